@@ -26,7 +26,7 @@ import manyheads.corpora
 from manyheads.cli.arguments import METRICS
 from manyheads.cli.commands import FINDING, GROUPS, MORE, NAMES, SENTENCE, all_commands
 from manyheads.cli.main import main
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.edits import METRICS as OF_THE_LIBRARY
 from manyheads.models import load
 
@@ -258,7 +258,7 @@ def test_being_told_to_end_is_exit_143(bert_folder, cache):
 
 def test_a_slow_step_ends_at_100_per_cent_and_steps_have_names(capsys, monkeypatch):
     monkeypatch.setattr("manyheads.cli.terminal.progress.SLOW_SECONDS", 0.0)
-    with Talk().steps() as steps:
+    with ProgressLine().steps() as steps:
         for name in ("reading sentences", "reading passages"):
             steps.begin(name)
             time.sleep(0.05)

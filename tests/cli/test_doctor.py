@@ -17,13 +17,13 @@ from huggingface_hub.constants import _is_true
 import manyheads
 from manyheads import machine
 from manyheads.attention import Mask, attend
-from manyheads.base.versions import NEWEST_TESTED
 from manyheads.cli import doctor, failed_imports
 from manyheads.cli.doctor import REINSTALL, VARIABLES, Finding
 from manyheads.cli.failed_imports import module_of, spans
 from manyheads.cli.main import main
 from manyheads.cli.terminal.console import WIDTH
 from manyheads.errors import ModelError
+from manyheads.machine.versions import NEWEST_TESTED
 from manyheads.models import BUNDLED
 from tests.cli.conftest import Ran
 

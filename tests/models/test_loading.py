@@ -22,10 +22,10 @@ from torch import nn
 from torch.torch_version import TorchVersion
 
 from manyheads import private_names
-from manyheads.base import untested_here
-from manyheads.base.versions import NEWEST_TESTED
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanError
 from manyheads.inputs import record
+from manyheads.machine import untested_here
+from manyheads.machine.versions import NEWEST_TESTED
 from manyheads.models import BUNDLED, load, quietly
 from manyheads.models.describe import max_positions_of
 from manyheads.models.loading import checkpoints as bundled

@@ -30,7 +30,7 @@ from manyheads.lab.reproductions import wu_scores
 from manyheads.lab.reproductions.reproduction import Task
 from manyheads.lab.training.session import BEGUN, open_folder
 from manyheads.long_context.split_layer import split_layers
-from manyheads.studio import Desk, Workspace
+from manyheads.studio import StudioSession, Workspace
 from manyheads.studio.outside.site import MARK, require_publishable
 from manyheads.studio.server.serve import guarded
 from manyheads.studio.state.workspace import ModelPlace
@@ -371,9 +371,9 @@ POSTS: dict[str, Any] = {
 
 
 @cache
-def desk() -> Desk:
+def desk() -> StudioSession:
     """A studio of two tiny models and a training's history, that may write nothing."""
-    made = Desk(Workspace())
+    made = StudioSession(Workspace())
     predicts = mh.load(tiny_gpt2(), tokenizer=tiny_tokenizer(special_tokens=False))
     made.workspace.models["gpt"] = ModelPlace("gpt", predicts, "gpt")
     (base() / "part.parquet").write_bytes(histories()[0])

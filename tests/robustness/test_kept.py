@@ -16,7 +16,7 @@ from manyheads.corpora import lines as sources
 from manyheads.corpora import open_corpus
 from manyheads.corpora import sources as plaintext
 from manyheads.errors import TextError
-from manyheads.studio import Desk, NotHere, Workspace
+from manyheads.studio import NotHere, StudioSession, Workspace
 from manyheads.studio import jobs as jobs_module
 from manyheads.studio.jobs import Jobs
 from manyheads.studio.schema.experiments import ExperimentAsk
@@ -26,7 +26,7 @@ from tests.models.tiny import tiny_bert, tiny_tokenizer
 
 @pytest.fixture
 def desk():
-    made = Desk(Workspace())
+    made = StudioSession(Workspace())
     made.workspace.add_model(mh.load(tiny_bert(), tokenizer=tiny_tokenizer()))
     yield made
     made.close()

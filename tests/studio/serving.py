@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import manyheads as mh
 from manyheads.roles import PageLabels
-from manyheads.studio import Desk, Workspace, bind
+from manyheads.studio import StudioSession, Workspace, bind
 from manyheads.studio.server.serve import server_of
 from manyheads.studio.views.maps import MEDIA_TYPE, unpack
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
@@ -36,7 +36,7 @@ class Said(NamedTuple):
 class Studio:
     """`ask("GET", "/api/workspace")`; `job("POST", ...)` waits for the job that it began."""
 
-    def __init__(self, desk: Desk, port: int) -> None:
+    def __init__(self, desk: StudioSession, port: int) -> None:
         self.desk, self.port, self.address = desk, port, f"http://127.0.0.1:{port}"
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Said:
@@ -72,7 +72,7 @@ class Studio:
 @contextmanager
 def studio_of(workspace: Workspace):
     """A studio on a free port, stopped at the end."""
-    desk = Desk(workspace)
+    desk = StudioSession(workspace)
     serving = bind(desk, port=0)
     server = server_of(serving)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [serving.socket]}, daemon=True)

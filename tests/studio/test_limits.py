@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from manyheads.studio import Desk, Workspace, answer, bind, create_app
+from manyheads.studio import StudioSession, Workspace, answer, bind, create_app
 from manyheads.studio import jobs as jobs_module
 from manyheads.studio.problems import WRITTEN, misfit_of
 from manyheads.studio.server.app import openapi_text
@@ -133,7 +133,7 @@ def test_tiles_outside_the_map_are_not_there(studio, place):
 
 
 def test_another_address_needs_the_token_that_was_printed(folder):
-    desk = Desk(Workspace.of([folder]))
+    desk = StudioSession(Workspace.of([folder]))
     serving = bind(desk, host="0.0.0.0", port=0)
     try:
         assert "?token=" in serving.address and isinstance(serving.app, Guard) and len(serving.app.token) >= 32
@@ -245,7 +245,7 @@ MANY = {f"a{at}": at for at in range(21)}
 
 @pytest.fixture(scope="module")
 def app():
-    return create_app(Desk(Workspace()))
+    return create_app(StudioSession(Workspace()))
 
 
 @pytest.mark.parametrize(("path", "body", "words"), [

@@ -31,7 +31,7 @@ from schemathesis.specs.openapi.checks import (
 import manyheads as mh
 from manyheads.cli.main import main
 from manyheads.errors import ModelError
-from manyheads.studio import Desk, NotHere, Workspace, address_of, create_app
+from manyheads.studio import NotHere, StudioSession, Workspace, address_of, create_app
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.server.app import openapi_text
 from manyheads.studio.state import recordings as recordings_module
@@ -298,7 +298,7 @@ SHORT = "the cat sat on the mat"
 @cache
 def desk():
     """A studio of one tiny model, with a recording open."""
-    made = Desk(Workspace())
+    made = StudioSession(Workspace())
     made.workspace.add_model(lm := mh.load(tiny_bert(), tokenizer=tiny_tokenizer()))
     made.recordings.add(mh.record(lm, SHORT), "a cat")
     return made

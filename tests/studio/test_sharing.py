@@ -24,7 +24,7 @@ from manyheads.lab.lessons import shelf
 from manyheads.lab.lessons.answers import Predict
 from manyheads.lab.room.saved_lessons import digest_of_lessons
 from manyheads.recording.layer import one_text
-from manyheads.studio import Desk, Workspace, publish, write_report
+from manyheads.studio import StudioSession, Workspace, publish, write_report
 from manyheads.studio.outside.one_file import saved_lessons
 from manyheads.studio.outside.snapshot import factors_of
 from manyheads.studio.session import MAX_UPLOAD
@@ -449,7 +449,7 @@ def files(odd, minilm, tmp_path_factory):
 
 def server_info(recording, name, text):
     """What the studio's server says of the same file, without what only it or only the page has."""
-    desk = Desk(Workspace())
+    desk = StudioSession(Workspace())
     opened = desk.recordings.add(recording, name)
     opened.source = f"file {name}"
     try:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import yaml
 
-from manyheads.base.versions import NEWEST_TESTED
+from manyheads.machine.versions import NEWEST_TESTED
 from tests.versions import report
 from tests.versions.combinations import ROOT, floor, locked
 from tests.versions.work import TESTS, _numbers

@@ -23,5 +23,3 @@ from .text import percent as percent
 from .text import plain as plain
 from .text import plural as plural
 from .text import whole as whole
-from .versions import newer_than_tested as newer_than_tested
-from .versions import untested_here as untested_here

@@ -70,7 +70,7 @@ def discard(path: str | os.PathLike[str]) -> None:
 
 
 def refusal_in(error: BaseException) -> OSError | None:
-    """What the operating system refused, where that is what an error is about; None where it is not.
+    """The OSError behind an exception, also where a library hides it in its message; else None.
 
     Libraries that are not Python's own say it in words: "I/O error: No space left on device (os error 28)".
     """

@@ -479,7 +479,7 @@ def _by_key(
     place_index: Tensor,
     values: dict[str, tuple[str, Tensor]],
 ) -> list[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]]]:
-    """Of each text and layer: the keys' tokens, and the weight and part of the row of each head and key."""
+    """Split each head's addition by key: tokens, weights and parts, by text and layer."""
     splits: list[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]]] = [{} for _ in rows]
     for entry, gradient in reached:
         if entry.kind != "heads":

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from manyheads.attention import exact_arithmetic, log_sum_exp
 from manyheads.base import Json, brief, one_of, plain
 from manyheads.circuits.residual import Branches, NormForm, norm_form
-from manyheads.edits import require_loaded, standing_in
+from manyheads.edits import replaced_forward, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
@@ -556,7 +556,7 @@ class _Pass:
                     stack.callback(module.register_forward_hook(keep).remove)
                 else:
                     result = plain.results.get(path)
-                    stack.enter_context(standing_in(module, lambda *args, result=result, **kwargs: result))
+                    stack.enter_context(replaced_forward(module, lambda *args, result=result, **kwargs: result))
             forward(lm, batch, see, guard=plain is None)
 
 

@@ -26,7 +26,7 @@ from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
 from manyheads.base import no_access
 from manyheads.cli.terminal.console import shortened
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
 from manyheads.heads import Head
 
@@ -183,7 +183,9 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
     return source
 
 
-def typed_source(talk: Talk, words: Sequence[str], file: str | None, model: str, target: str | None = None) -> Source:
+def typed_source(
+    talk: ProgressLine, words: Sequence[str], file: str | None, model: str, target: str | None = None
+) -> Source:
     """The text of the command line, with what is to be written of it; says what else may have been meant."""
     source = read_source(words, file, model)
     if target is not None:
@@ -259,7 +261,7 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
         import_module("matplotlib")  # a backend that it does not know is refused by the import, before any work
 
 
-def check_folder(talk: Talk, path: Path) -> None:
+def check_folder(talk: ProgressLine, path: Path) -> None:
     """Whether a checkpoint may go there, and what it replaces, before a model is loaded. Errors: FileAccessError."""
     # Both import torch, for which --help is not to wait.
     from manyheads.interventions.save import (
@@ -319,7 +321,7 @@ OWN_TEXTS = 64  # of the page: every few of them, so that all kinds are there
 
 
 def given_texts(
-    talk: Talk,
+    talk: ProgressLine,
     words: Sequence[str],
     file: str | None,
     lines: bool,
@@ -397,7 +399,7 @@ def read_sources(sources: list[str], options: dict[str, Any], model: str) -> tup
 
 
 def given_corpora(
-    talk: Talk,
+    talk: ProgressLine,
     words: Sequence[str],
     file: str | None,
     lines: bool,
@@ -470,7 +472,7 @@ def chosen_place(device: str | None, dtype: str | None = None) -> tuple[Any, str
     return place, because
 
 
-def load_model(talk: Talk, choice: ModelChoice, *, reads: bool = True) -> LoadedModel:
+def load_model(talk: ProgressLine, choice: ModelChoice, *, reads: bool = True) -> LoadedModel:
     """The model that was chosen; `reads=False`: without a tokenizer where none lies beside it."""
     name = choice.name
     local = name in models.BUNDLED or Path(name).exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1
@@ -508,7 +510,7 @@ def head_of(lm: LoadedModel, name: str) -> Head:
     return head
 
 
-def label_heads(talk: Talk, lm: LoadedModel, *, remember: bool = True) -> roles.PageLabels:
+def label_heads(talk: ProgressLine, lm: LoadedModel, *, remember: bool = True) -> roles.PageLabels:
     """The model's `PageLabels`; without roles, and with the reason, where it cannot read the page."""
     try:
         with talk.step("finding the roles of the heads on the bundled texts (once for each model)") as progress:

@@ -34,7 +34,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def patch(
 
     For example: manyheads patch "a b c d a" "x b c d a" --right b --wrong c --what out --plot heads.svg
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     clean, corrupted, answers = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
@@ -151,7 +151,7 @@ def circuit(
 
     For example: manyheads circuit --pairs induction.jsonl --keep 0.8 --plot circuit.svg
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     clean, corrupted, answers = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
@@ -363,7 +363,7 @@ def attribute(
 
     For example: manyheads attribute "def add(a, b): return a +" --answer " b"
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if not text and file is None:

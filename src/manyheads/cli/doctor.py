@@ -32,7 +32,7 @@ from manyheads import base, machine, models
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.failed_imports import NAME, Failed, failed_import, in_words, module_of, refused_backend, spans
 from manyheads.cli.terminal.console import clean, emit_document, hanging, knows_blocks, stdout_console
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError
 
 MISSING = "not installed"
@@ -90,7 +90,7 @@ def doctor(as_json: AsJson = False) -> None:
     Exit 1 where something is wrong, with a line for each that says what to do.
     """
     # Packages that print while they are imported must not break the document.
-    with Talk().step("looking at packages, devices and models"), redirect_stdout(StringIO()):
+    with ProgressLine().step("looking at packages, devices and models"), redirect_stdout(StringIO()):
         sections = examine()
     wrong = [finding for section in sections.values() for finding in section if finding.state == "wrong"]
     if as_json:
@@ -214,7 +214,7 @@ def judged(extra: str = "") -> Iterator[Finding]:
             else:
                 yield Finding(name, refused or words, "wrong", "" if refused else failed.remedy)
             continue
-        newer = base.newer_than_tested(name, installed)
+        newer = machine.newer_than_tested(name, installed)
         words = f"{installed}, within {span}" + (f"; {newer}" if newer else "")
         yield Finding(name, words, "note" if newer else "fine", NEWER if newer else "")
 

@@ -51,7 +51,7 @@ from manyheads.cli.terminal.console import (
     print_written,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, layer_name, require_forwards, written
 from manyheads.plan import KINDS, Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection
@@ -115,7 +115,7 @@ def ablate(
 
     For example: manyheads ablate L3H7 --kind mean --file novel.txt
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save_plan, "--save-plan", (".json",))
     check_metric(metric)
     words = text or []
@@ -318,7 +318,7 @@ def importance(
 
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(curve, "--curve", PICTURE_ENDINGS)
     if estimator not in ESTIMATORS:
@@ -444,7 +444,7 @@ def prune(
 
     For example: manyheads prune "L3H7, L4H0-1" --out smaller
     """
-    talk = Talk()
+    talk = ProgressLine()
     if heads is not None and lowest is not None:
         raise PlanError(
             f"HEADS ({heads!r}) and --lowest {lowest} were both given, and both say which heads: give one of them."
@@ -571,7 +571,7 @@ def convert(
 
     For example: manyheads convert --kv-heads 8 --model my-model --out grouped --file texts.txt
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_folder(talk, out)
     texts = None if file is None else texts_in(read_source([], file), lines)
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)

@@ -29,7 +29,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def split(
 
     For example: manyheads split tiny-code --keep 0.5 --sink 4 --recent 64
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", (".json",))
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if by not in CRITERIA:
@@ -232,7 +232,7 @@ def heads(
         return
     if to is not None or place is not None:
         raise HeadError("--to and PLACE are of heads export: what is imported goes to --save FILE.")
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", (".json",))
     if model is None:
         raise HeadError(f"say of which model {path} lists heads: manyheads heads import PATH --model MODEL.")

@@ -68,7 +68,7 @@ from manyheads.cli.terminal.console import (
     shades_of,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
 from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
@@ -117,7 +117,7 @@ def stats(
 
     For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_governor.given,coreference.*"
     """
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json, "--all": complete})
     request = requested_statistics(statistics)
@@ -205,7 +205,7 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
 
 
 def _measured(
-    talk: Talk,
+    talk: ProgressLine,
     lm: LoadedModel,
     texts: Corpus | list[str],
     passages: Corpus | None,
@@ -279,7 +279,7 @@ def document(tables: Sequence[HeadTable]) -> Json:
 
 
 def _show_list(
-    talk: Talk,
+    talk: ProgressLine,
     words: Sequence[str],
     file: str | None,
     lines: bool,
@@ -360,7 +360,7 @@ def compare(
     from manyheads.roles.compare import READINGS
     from manyheads.roles.compare import compare as compare_models  # as above
 
-    talk = Talk()
+    talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     request = requested_statistics(statistics)
     texts, _, origin = given_corpora(talk, text or [], file, lines, corpus, a)
@@ -509,7 +509,7 @@ def merge(
     # Imports torch, for which --help is not to wait.
     from manyheads.measurement import merged_sums, require_whole
 
-    talk = Talk()
+    talk = ProgressLine()
     check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))
     with talk.step(f"adding {len(files):,} parts" if len(files) > 1 else f"reading {files[0]}") as progress:
         sums = merged_sums(files, progress)

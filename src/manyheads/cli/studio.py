@@ -26,7 +26,7 @@ from manyheads.cli.arguments import (
     load_model,
 )
 from manyheads.cli.terminal.console import emit, emit_document
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, RecordingError, TextError
 
 RECORDINGS_HELP = "Recordings (.heads), watched trainings (heads.parquet), or folders with these or models."
@@ -54,7 +54,7 @@ def studio(
 
     For example: manyheads studio recordings/ --folder pruned/
     """
-    talk = Talk()
+    talk = ProgressLine()
     with talk.step("starting the studio"):
         desk = desk_of(paths or [], model, folder, device, dtype)
     if get is not None:
@@ -66,17 +66,17 @@ def studio(
 
 def desk_of(
     paths: list[Path], model: str | None, folder: Path | None, device: str | None, dtype: str | None
-) -> local_page.Desk:
+) -> local_page.StudioSession:
     """What the studio works with. Errors: ModelError where its extra or the device is missing, FileAccessError."""
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
     chosen_place(device)
     workspace = local_page.Workspace.of(paths, model, folder, device=device, dtype=dtype)
     first = next(iter(workspace.files), None) if len(paths) == 1 and paths[0].is_file() else None
-    return local_page.Desk(workspace, None if first is None else workspace.file_id(first))
+    return local_page.StudioSession(workspace, None if first is None else workspace.file_id(first))
 
 
-def print_answer(desk: local_page.Desk, path: str) -> None:
+def print_answer(desk: local_page.StudioSession, path: str) -> None:
     """One answer on stdout: JSON as text, arrays as bytes. Raises TextError for what is no 200."""
     if not path.startswith("/"):
         raise TextError(f"--get {path}: give a path, as /api/workspace.")
@@ -92,8 +92,8 @@ def print_answer(desk: local_page.Desk, path: str) -> None:
 
 
 def open_studio(
-    talk: Talk,
-    desk: local_page.Desk,
+    talk: ProgressLine,
+    desk: local_page.StudioSession,
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
@@ -150,7 +150,7 @@ def publish(
         raise RecordingError('there is nothing to publish: give recordings (.heads), or --text "a text", or both.')
     # Before the model is loaded: a mistyped path is no reason to wait.
     local_page.require_publishable(folder, recordings or (), text or ())
-    talk = Talk()
+    talk = ProgressLine()
     lm = load_model(talk, ModelChoice(model, device, dtype))
     labels = label_heads(talk, lm, remember=not no_cache)
     with talk.step(f"writing {folder.name}") as progress:

@@ -30,7 +30,7 @@ from manyheads.cli.terminal.console import (
     print_sections,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import layer_name, parse_heads
 
@@ -78,7 +78,7 @@ def watch(
 
     For example: manyheads watch heads.parquet --statistic entropy --follow
     """
-    talk = Talk()
+    talk = ProgressLine()
     limits = {"max_logit": max_logit, "entropy": entropy, "first_mass": first_mass, "dead": dead}
     rules = watching.rules_with({name: value for name, value in limits.items() if value is not None})
     if follow and not in_studio and _is_awaited(path):
@@ -151,7 +151,7 @@ def _is_awaited(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
-def _open_page(talk: Talk, path: Path, browser: bool) -> None:
+def _open_page(talk: ProgressLine, path: Path, browser: bool) -> None:
     """The studio with this file alone, at its room."""
     with talk.step("starting the studio"):
         desk = desk_of([], None, None, None, None)

@@ -21,4 +21,4 @@ from .runner import Calls as Calls
 from .runner import Runner as Runner
 from .runner import plan_edits as plan_edits
 from .runner import read_under as read_under
-from .runner import standing_in as standing_in
+from .runner import replaced_forward as replaced_forward

@@ -682,7 +682,7 @@ def positions_in(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def without_positions(module: nn.Module, args: tuple[Any, ...], result: Any) -> tuple[Any, Tensor, Tensor]:
-    """What a module of `positions_in` gives without positions; and what changed: before, after. Errors: PlanError."""
+    """Compute a module's output with its positions removed: (output, before, after). Errors: PlanError."""
     if isinstance(module, RotaryTable):
         x = args[0].clone()
         x[..., : module.dims] *= module.rope.sharpen  # a stretched rotation also lengthens, which tells no position

@@ -282,7 +282,7 @@ class Runner:
             # The attention is known from the plain pass: only the edit and the output projection are computed.
             editor = self.edits.editor(plans, each_its_own=True, size=size, places={})
             try:
-                with standing_in(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
+                with replaced_forward(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
                     yield
             finally:
                 editor.close()
@@ -300,7 +300,7 @@ class Runner:
             with self._tapped(block.module, plans, size, sites):
                 return forward(*args, **kwargs)
 
-        with standing_in(block.module, edited):
+        with replaced_forward(block.module, edited):
             yield
 
     @contextmanager
@@ -452,25 +452,25 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
     with ExitStack() as stack:
         for block in blocks:
             returned = widened(block.returned, size, times) if block in last else block.returned
-            stack.enter_context(standing_in(block.module, lambda *args, r=returned, **kwargs: r))
+            stack.enter_context(replaced_forward(block.module, lambda *args, r=returned, **kwargs: r))
         yield
 
 
 @contextmanager
-def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
     """Another forward in a module's place, for this thread. They nest: the innermost one is called."""
     thread = threading.get_ident()
-    with _STAGES:
+    with _FORWARD_STACKS:
         stage = module.__dict__.get("forward")
-        if not isinstance(stage, _Stage):
-            stage = _Stage(module.forward, set_before=stage)
+        if not isinstance(stage, _ForwardStack):
+            stage = _ForwardStack(module.forward, set_before=stage)
             module.forward = stage  # type: ignore[method-assign]
         # Under the lock, and by thread: another thread may put its own forward in, or take it out, at this very moment.
         stage.forwards.setdefault(thread, []).append(forward)
     try:
         yield
     finally:
-        with _STAGES:
+        with _FORWARD_STACKS:
             stage.forwards[thread].pop()
             if not stage.forwards[thread]:
                 del stage.forwards[thread]
@@ -482,7 +482,7 @@ def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None
 
 
 @dataclass(eq=False)
-class _Stage:
+class _ForwardStack:
     """A module's forward while some threads have others in its place. `set_before`: one set on the instance itself."""
 
     forward: Callable[..., Any]
@@ -494,7 +494,7 @@ class _Stage:
         return (forwards[-1] if forwards else self.forward)(*args, **kwargs)
 
 
-_STAGES = threading.Lock()  # held while stages come and go, never while a module runs
+_FORWARD_STACKS = threading.Lock()  # held while stages come and go, never while a module runs
 
 
 def widened(value: Any, size: int, times: int) -> Any:

@@ -21,3 +21,5 @@ from .processes import processes_of_heads as processes_of_heads
 from .processes import require_all_heads as require_all_heads
 from .processes import splits_heads as splits_heads
 from .processes import torchrun as torchrun
+from .versions import newer_than_tested as newer_than_tested
+from .versions import untested_here as untested_here

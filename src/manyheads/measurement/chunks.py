@@ -262,7 +262,7 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class StartFacts:
     """What the head of a corpus shows, and in words from how much of it. `texts`: a digest of that head."""
 
     rarity: Float32[Tensor, "vocabulary"]
@@ -281,7 +281,7 @@ class Learned:
         return {"sinks": asdict(self.sinks), **{name: getattr(self, name) for name in names}}
 
     @staticmethod
-    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> Learned:
+    def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> StartFacts:
         """Raises LookupError, TypeError or ValueError for what is not of that kind."""
         parked, rarity = words["sinks"], tensors["rarity"]
         ids, names = tuple(int(number) for number in parked["ids"]), tuple(str(name) for name in parked["names"])
@@ -289,10 +289,10 @@ class Learned:
         if rarity.ndim != 1:
             raise ValueError(f"rarity has {rarity.ndim} axes")
         because, texts = str(words["because"]), str(words["texts"])
-        return Learned(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
+        return StartFacts(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
 
 
-def learn(lm: LoadedModel, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> Learned:
+def learn(lm: LoadedModel, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> StartFacts:
     """Count tokens, and look for sinks where they are not given and some statistic asks for them.
 
     Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
@@ -310,7 +310,7 @@ def learn(lm: LoadedModel, head: Head, sinks: Sinks | None, statistics: Sequence
     digest = hashlib.blake2b(digest_size=8)
     for document in head.survey.documents:
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
-    return Learned(rarity.float(), because, sinks, count, source, digest.hexdigest())
+    return StartFacts(rarity.float(), because, sinks, count, source, digest.hexdigest())
 
 
 def _sinks(lm: LoadedModel, pieces: Sequence[Piece]) -> Sinks:

@@ -29,7 +29,7 @@ from manyheads.measurement.chunks import (
     Chunk,
     Chunked,
     Head,
-    Learned,
+    StartFacts,
     Wanted,
     chunks_of,
     inputs_of,
@@ -113,7 +113,7 @@ class CorpusRun:
     folder: Path | None
     progress: Progress | None
     statistics: tuple[Statistic, ...] = ()
-    learned: Learned = field(init=False)
+    learned: StartFacts = field(init=False)
     inputs: dict[str, str] = field(default_factory=dict)
     files: store.RunFolder | None = None
     total: store.RunTotal = field(default_factory=store.RunTotal)
@@ -179,7 +179,7 @@ class CorpusRun:
         self._report(None, 1.0)
         self.notes["resumed"] = f"gone on with after {num_before:,} texts" if num_before else ""
 
-    def _known(self, stack: ExitStack) -> tuple[dict[str, str], Learned] | None:
+    def _known(self, stack: ExitStack) -> tuple[dict[str, str], StartFacts] | None:
         """The inputs of an earlier run in the folder, and what it learned. None where there is none."""
         if (folder := self.folder) is None:
             return None
@@ -199,11 +199,11 @@ class CorpusRun:
         if not data:
             return None
         tensors, words = store.unpacked(data)
-        return words["inputs"], Learned.read(tensors, words["learned"])
+        return words["inputs"], StartFacts.read(tensors, words["learned"])
 
     def _learned(
-        self, known: tuple[dict[str, str], Learned] | None, head: Head | None, before: CorpusRun | None
-    ) -> Learned:
+        self, known: tuple[dict[str, str], StartFacts] | None, head: Head | None, before: CorpusRun | None
+    ) -> StartFacts:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
         what = self.what
         # A digest of all weights is worth its time only where there is something to compare it with.
@@ -233,7 +233,7 @@ class CorpusRun:
                 f"process {self.ranks.rank} measures other inputs than process 0 ({', '.join(different)}): start all "
                 f"of them with the same."
             )
-        return Learned.read(tensors, words["learned"])
+        return StartFacts.read(tensors, words["learned"])
 
     def _begun(self) -> tuple[store.RunTotal, Callable[[store.BatchPart], None], int, store.Done]:
         """What this process adds to, and how; how many texts are measured already, and which batches these were.

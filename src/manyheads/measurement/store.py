@@ -43,7 +43,7 @@ from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
 from manyheads.measurement.basis import Basis
-from manyheads.measurement.chunks import Learned, require_same
+from manyheads.measurement.chunks import StartFacts, require_same
 from manyheads.recording.file import bytes_of, read_state, write_state
 from manyheads.statistics.sums import BatchSums, KindCounts, KindTally, RunningSums
 
@@ -357,7 +357,7 @@ class RunFolder:
         with PartsFolder.opened(path, busy, "lock", rank):
             yield RunFolder(path)
 
-    def begun(self) -> tuple[dict[str, str], Learned] | None:
+    def begun(self) -> tuple[dict[str, str], StartFacts] | None:
         """The inputs of the run in this folder, and what it learned; None where there is none."""
         path = self.path / "run.safetensors"
         if not path.exists():
@@ -365,9 +365,9 @@ class RunFolder:
         tensors, words = left_in(path)
         with as_written(path):
             inputs = {str(name): str(value) for name, value in words["inputs"].items()}
-            return inputs, Learned.read(tensors, words["learned"])
+            return inputs, StartFacts.read(tensors, words["learned"])
 
-    def begin(self, inputs: dict[str, str], learned: Learned) -> None:
+    def begin(self, inputs: dict[str, str], learned: StartFacts) -> None:
         """Write down the inputs of this run, before its first batch."""
         words = {"inputs": inputs, "learned": learned.words()}
         write_state(self.path / "run.safetensors", FORMAT, VERSION, learned.tensors(), words)

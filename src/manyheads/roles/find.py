@@ -284,7 +284,7 @@ class _Questions:
         return self.of_coreference
 
     def unplaced(self, lm: LoadedModel) -> dict[str, str]:
-        """That no gold can be laid on this model's tokens, as a note, and in the log: without a word, all are NaN."""
+        """Warn (log and note) that a slow tokenizer gives no offsets, so that syntax and coreference stay NaN."""
         if getattr(lm.tokenizer, "is_fast", False) or not any(
             document.gold for document in (*self.head, *self.passages)
         ):

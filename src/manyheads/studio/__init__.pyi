@@ -1,6 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .jobs import Job as Job
-from .jobs import Say as Say
+from .jobs import ReportProgress as ReportProgress
 from .outside.one_file import MOST_CHARS as MOST_CHARS
 from .outside.one_file import write_report as write_report
 from .outside.show import show as show
@@ -13,7 +13,7 @@ from .server.app import create_app as create_app
 from .server.serve import bind as bind
 from .server.serve import serve as serve
 from .server.serve import warm as warm
-from .session import Desk as Desk
+from .session import StudioSession as StudioSession
 from .session import address_of as address_of
 from .session import desk_with as desk_with
 from .session import open_text as open_text

@@ -1,7 +1,7 @@
 """Jobs: work that may take over half a second, in threads, with progress, stopped when nobody waits for it any more.
 
-A job calls `Say` with its progress, which is also where it stops: after DELETE, or when nobody has requested its state
-for `PATIENCE` seconds (the page was closed). Results are kept for a while. A few jobs run at once, a few more wait;
+A job calls `ReportProgress`, which is also where it stops: after DELETE, or when nobody has requested its state for
+`PATIENCE` seconds (the page was closed). Results are kept for a while. A few jobs run at once, a few more wait;
 beyond that a request is refused instead of piling up. `Job` is the answer to every request about one.
 """
 
@@ -38,7 +38,7 @@ JobKind = Literal[
     "recording", "roles", "importance", "worth", "experiment", "pruning", "cell",
     "pair", "patching", "writing", "paths", "circuit",
 ]  # fmt: skip
-Say = Callable[[str, int, int | None], None]
+ReportProgress = Callable[[str, int, int | None], None]
 """Called with what is going on, how much is done, and of how much (None: unknown). Raises `Stopped`."""
 
 
@@ -111,7 +111,7 @@ class _Work:
         seconds = round((self.ended_at or time.monotonic()) - self.started_at, 3)
         return Job.of(self, state=state, seconds=seconds, problem=problem)
 
-    def run(self, work: Callable[[Say], Any]) -> None:
+    def run(self, work: Callable[[ReportProgress], Any]) -> None:
         try:
             # Also the first look whether anybody still waits: a job may
             # have stood in the queue longer than its page was open.
@@ -143,7 +143,7 @@ class Jobs:
         self._lock = threading.Lock()
         self.max_running, self._limit = max_running, max_running + MAX_WAITING
 
-    def start(self, kind: JobKind, run: Callable[[Say], Any]) -> str:
+    def start(self, kind: JobKind, run: Callable[[ReportProgress], Any]) -> str:
         """Start a job and return its id; the results that ended longest ago are dropped. Raises Busy."""
         work = _Work(secrets.token_hex(8), kind)
         with self._lock:

@@ -27,7 +27,7 @@ from manyheads.plan import AblationKind
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
-from manyheads.studio.jobs import Jobs, Say
+from manyheads.studio.jobs import Jobs, ReportProgress
 from manyheads.studio.problems import Busy, NotHere, TooLarge
 from manyheads.studio.schema.base import MAX_TEXT, FileEntry
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
@@ -56,7 +56,7 @@ LONGEST_ADDRESS = 2_000  # characters that every browser, and every system's way
 T = TypeVar("T")
 
 
-class Desk:
+class StudioSession:
     """The state of one studio. `first` is the id of the recording that the page shows first, None for none."""
 
     def __init__(self, workspace: Workspace, first: str | None = None) -> None:
@@ -73,19 +73,19 @@ class Desk:
             MOST_EXPERIMENTS, MOST_TOKENS, lambda experiment: len(experiment.tokens)
         )
 
-    def open(self, ask: RecordingAsk, say: Say) -> RecordingInfo:
+    def open(self, ask: RecordingAsk, say: ReportProgress) -> RecordingInfo:
         return self.info(self.recordings.open(ask, say))
 
     def info(self, opened: Opened, text: int = 0) -> RecordingInfo:
         return recording_info(self.workspace, opened, text)
 
-    def worth(self, opened: Opened, head: str, kind: AblationKind, text: int, say: Say) -> Worth:
+    def worth(self, opened: Opened, head: str, kind: AblationKind, text: int, say: ReportProgress) -> Worth:
         """The effect of ablating one head. Raises NotHere."""
         opened.layer_of(head)
         lm, words = self._model_and_text(opened, text, say)
         return experiments.worth(lm, opened.id, head, words, kind, progress=say)
 
-    def importance(self, opened: Opened, text: int, say: Say) -> Atlas:
+    def importance(self, opened: Opened, text: int, say: ReportProgress) -> Atlas:
         """The atlas with the importance of each head, measured once per text. Raises NotHere."""
         lm, words = self._model_and_text(opened, text, say)
 
@@ -96,7 +96,7 @@ class Desk:
         opened.once(("importance", text), lambda: importance(lm, words, progress=progress))
         return atlas_of(opened, text, self.labels.of(opened))
 
-    def _model_and_text(self, opened: Opened, text: int, say: Say) -> tuple[Any, str]:
+    def _model_and_text(self, opened: Opened, text: int, say: ReportProgress) -> tuple[Any, str]:
         """The model and the text of a recording, to run again. Raises NotHere where that is impossible."""
         texts = opened.recording.tokens.texts
         if opened.edited:
@@ -106,7 +106,7 @@ class Desk:
         say(f"loading {opened.model}", 0, None)
         return self.workspace.load(opened.model), texts[opened.check_text(text)]
 
-    def experiment(self, ask: ExperimentAsk, say: Say) -> Experiment:
+    def experiment(self, ask: ExperimentAsk, say: ReportProgress) -> Experiment:
         say(f"loading {ask.model}", 0, None)
         experiment = experiments.run(self.workspace.load(ask.model), ask, progress=say)
         return self.experiments.put(experiment.id, experiment)
@@ -117,7 +117,7 @@ class Desk:
             raise NotHere("this experiment is not kept any more: run it again.")
         return experiment
 
-    def prune(self, ask: PruningAsk, say: Say) -> Pruning:
+    def prune(self, ask: PruningAsk, say: ReportProgress) -> Pruning:
         if self.workspace.folder is None:
             raise FileAccessError("this studio may write nothing: start it with --folder DIR to save pruned models.")
         say(f"loading {ask.model}", 0, None)
@@ -201,19 +201,19 @@ class Queue:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def desk_with(lm: LoadedModel | None = None, labels: PageLabels | None = None) -> Desk:
+def desk_with(lm: LoadedModel | None = None, labels: PageLabels | None = None) -> StudioSession:
     """A session with the bundled models, and before them `lm`, a model in memory, with its labels."""
     workspace = Workspace.of()
     if lm is not None:
         workspace.add_model(lm)
-    desk = Desk(workspace)
+    desk = StudioSession(workspace)
     if lm is not None and labels is not None and labels.roles:
         desk.labels.known[lm.name] = labels
     return desk
 
 
 def open_text(
-    desk: Desk, lm: LoadedModel, text: str, long: Long = "windows", recording: Recording | None = None
+    desk: StudioSession, lm: LoadedModel, text: str, long: Long = "windows", recording: Recording | None = None
 ) -> Opened:
     """Record a text through the model that the desk was made with, under the id that the page would give it.
 
@@ -234,7 +234,7 @@ def open_text(
     return opened
 
 
-def open_recording(desk: Desk, recording: Recording) -> Opened:
+def open_recording(desk: StudioSession, recording: Recording) -> Opened:
     """Add a recording that is in memory. Errors: RecordingError for one without layers."""
     if not any(len(layers) for layers in recording.stacks.values()):
         raise RecordingError("this recording holds no attention layer: there is nothing to show.")

@@ -310,7 +310,7 @@ class Tokens:
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        """One number a text, made from its words alone: the half it falls in and its bootstrap weights hang on it.
+        """One number a text, made from its words alone: it decides the text's half and its bootstrap weights.
 
         Windows of one text have that text's: they share words, and so they are no two pieces of evidence.
         """

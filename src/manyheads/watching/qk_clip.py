@@ -246,7 +246,7 @@ class QKClip:
                 )
 
     def _refuse_known_layers(self) -> None:
-        """Of a module whose inputs nobody knows: refuse at once what its layers say of themselves."""
+        """Refuse unsupported layers from their attributes alone, where no input is known for a trial."""
         layers = [
             (path, module)
             for path, module in self.model.named_modules()

@@ -294,7 +294,7 @@ def test_gone_is_read_at_the_highest_price_that_harms_nothing():
         "kept": kept,
         "right": {"0": 0.90, "0.1": 0.895, "0.3": 0.5},
     }
-    found = voita_gates.read_off(seen)
+    found = voita_gates.judged_numbers(seen)
     assert found["price"] == 0.1 and found["gone"] == pytest.approx(11 / 16)
     # Specialised 0, 1, 2, 5 are kept at 3, 2, 2, 1 prices; of the twelve others 9 at 3, 3 at 2, ten at 1.
     wins = (11 + 0.5) + 2 * (10 + 0.5) + 10 * 0.5
@@ -355,14 +355,18 @@ def test_other_heads_are_drawn_among_those_that_are_no_retrieval_heads():
         "top": [{"recall": 0.4, "loss_words": 1.1}, {"recall": 0.2, "loss_words": 1.5}],
         "random": {"1": [row, row], "2": [{"recall": 0.8, "loss_words": 1.2}, {"recall": 0.6, "loss_words": 1.4}]},
     }
-    assert wu_masking.read_off(seen) == pytest.approx(
+    assert wu_masking.judged_numbers(seen) == pytest.approx(
         {
             "share": 0.5, "recall": 0.8, "without_first": 0.5, "without_retrieval": 0.25, "without_others": 0.875,
             "words_without_retrieval": 0.5, "words_without_others": 0.3,
         }
     )  # fmt: skip
     nothing = {**seen, "retrieval": [], "top": [], "random": {}}
-    assert wu_masking.read_off(nothing)["without_retrieval"] == wu_masking.read_off(nothing)["without_others"] == 1
+    assert (
+        wu_masking.judged_numbers(nothing)["without_retrieval"]
+        == wu_masking.judged_numbers(nothing)["without_others"]
+        == 1
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- gqa-uptrain

@@ -69,7 +69,7 @@ def test_the_pull_is_the_kl_from_the_pattern_and_moves_its_own_head_and_no_other
 
 @pytest.mark.slow  # a training
 def test_a_pulled_head_has_its_pattern_and_a_free_one_has_not(tmp_path):
-    scale = supervised.Scale(
+    scale = supervised.RunScale(
         supervised.Settings(120, 2e-2, 5, checkpoint_every=120, measure_every=120), supervised.TRIAL.config, 1, 8
     )
     masses = {}

@@ -60,7 +60,7 @@ from manyheads.cli.terminal.console import (
     shortened,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.recording import exact_map
@@ -166,7 +166,7 @@ def head(
     if patch is not None:
         raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    talk = Talk()
+    talk = ProgressLine()
     source = typed_source(talk, words, file, model, target)
     looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
     if as_json:
@@ -176,7 +176,7 @@ def head(
 
 
 def gather(
-    talk: Talk,
+    talk: ProgressLine,
     source: Source,
     name: str,
     model: ModelChoice,

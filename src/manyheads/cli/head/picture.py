@@ -31,7 +31,7 @@ from manyheads.cli.terminal.console import (
     shades_of,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, HeadError, ShapeError, TextError
 from manyheads.heads import Head
 
@@ -136,7 +136,7 @@ def look_at_picture(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if not Path(image).exists():
         raise FileAccessError(f"there is no picture {image}.")
-    looked = gather(Talk(), name, image, place, model, plot, question)
+    looked = gather(ProgressLine(), name, image, place, model, plot, question)
     if as_json:
         emit_document(looked.to_dict())
     else:
@@ -144,7 +144,7 @@ def look_at_picture(
 
 
 def gather(
-    talk: Talk,
+    talk: ProgressLine,
     name: str,
     image: str,
     place: tuple[int, int] | None,
@@ -191,7 +191,7 @@ def gather(
 
 
 def _look_from_text(
-    talk: Talk, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
+    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
 ) -> PictureResult:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
@@ -237,7 +237,9 @@ def _look_from_text(
     )
 
 
-def _finished(talk: Talk, looked: PictureResult, picture: Any, plot: Path | None, begun: float) -> PictureResult:
+def _finished(
+    talk: ProgressLine, looked: PictureResult, picture: Any, plot: Path | None, begun: float
+) -> PictureResult:
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:

@@ -32,7 +32,7 @@ from manyheads.cli.terminal.console import (
     shortened,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import TextError
 from manyheads.spec import CROSS
 
@@ -88,7 +88,7 @@ class WordAnswer:
 
 
 def ask_word(
-    talk: Talk,
+    talk: ProgressLine,
     source: Source,
     model: ModelChoice,
     query: str | None,

@@ -63,7 +63,7 @@ from manyheads.cli.terminal.console import (
     shortened,
     stdout_console,
 )
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
 from manyheads.roles.words import (
@@ -209,7 +209,7 @@ def look(
             "--target is for the table alone: leave out --from, --to, --plot, --html and --open. In Python, "
             "mh.record(lm, [(text, target)]) holds the maps."
         )
-    talk, choice = Talk(), ModelChoice(model, device, dtype)
+    talk, choice = ProgressLine(), ModelChoice(model, device, dtype)
     source = typed_source(talk, words, file, model, target)
     if about_words:
         answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
@@ -232,7 +232,7 @@ def look(
 
 
 def gather(
-    talk: Talk,
+    talk: ProgressLine,
     source: Source,
     model: ModelChoice,
     statistics: str,

@@ -45,7 +45,7 @@ from manyheads.cli.arguments import (
     to_file,
 )
 from manyheads.cli.terminal.console import WIDTH, clean, emit_document, print_whole, print_written
-from manyheads.cli.terminal.progress import Talk
+from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.corpora import KINDS
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles import compare
@@ -118,7 +118,7 @@ def roles(
 
     For example: manyheads roles --corpus treebank.conllu --report roles.html
     """
-    talk, choice = Talk(), ModelChoice(model, device, dtype)
+    talk, choice = ProgressLine(), ModelChoice(model, device, dtype)
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(families, "--families", PICTURE_ENDINGS)
@@ -223,7 +223,12 @@ def roles(
 
 
 def _find(
-    talk: Talk, lm: LoadedModel, texts: Corpus, second: Corpus | None, find: Callable[..., Found], **options: Any
+    talk: ProgressLine,
+    lm: LoadedModel,
+    texts: Corpus,
+    second: Corpus | None,
+    find: Callable[..., Found],
+    **options: Any,
 ) -> Found:
     """All that is read, each reading a step of its own by name."""
     if lm.tokenizer is None:

@@ -8,4 +8,4 @@ from .console import print_listing as print_listing
 from .console import print_whole as print_whole
 from .console import shortened as shortened
 from .console import stdout_console as stdout_console
-from .progress import Talk as Talk
+from .progress import ProgressLine as ProgressLine

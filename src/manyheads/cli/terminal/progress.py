@@ -24,7 +24,7 @@ class Progress(Protocol):
     def __call__(self, done: int, total: int | None, note: str = "", /) -> None: ...
 
 
-class Talk:
+class ProgressLine:
     """The steps of one command: `with talk.step("reading the page") as progress: ... progress(done, total)`."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Talk:
 class Steps:
     """Steps one after another: `begin` ends the one before. `progress` is of the one that is on."""
 
-    def __init__(self, talk: Talk, stack: ExitStack) -> None:
+    def __init__(self, talk: ProgressLine, stack: ExitStack) -> None:
         self._talk, self._stack = talk, stack
         self._now: Progress | None = None
 

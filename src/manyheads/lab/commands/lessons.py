@@ -17,7 +17,7 @@ from rich.text import Text
 
 from manyheads.base import nearest
 from manyheads.cli import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
-from manyheads.cli.terminal import Talk, emit, emit_document, print_cut, shortened, stdout_console
+from manyheads.cli.terminal import ProgressLine, emit, emit_document, print_cut, shortened, stdout_console
 from manyheads.lab import lessons
 from manyheads.lab.lessons.lesson import Block, CheckBlock, InterviewBlock, Lesson, LessonError
 from manyheads.lab.lessons.progress import Progress
@@ -59,7 +59,7 @@ def learn(
 
     For example: manyheads learn one-head
     """
-    talk, progress = Talk(), Progress()
+    talk, progress = ProgressLine(), Progress()
     if reset:
         points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
         points_in_words = f"{points} point{'' if points == 1 else 's'}"

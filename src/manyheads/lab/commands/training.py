@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manyheads.cli import ASKED_WRONG, AsJson, DeviceName, chosen_place
-from manyheads.cli.terminal import Talk, clean, emit, emit_document, print_listing, print_whole
+from manyheads.cli.terminal import ProgressLine, clean, emit, emit_document, print_listing, print_whole
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 from manyheads.lab import training
 from manyheads.lab.reproductions.table import REPRODUCTIONS, reproduction_of
@@ -97,9 +97,9 @@ def train(
 
 
 @contextmanager
-def _first_speaks() -> Iterator[Talk]:
+def _first_speaks() -> Iterator[ProgressLine]:
     """Under torchrun the first process speaks for all: what is wrong with options or data, every one of them finds."""
-    talk, rank, world = Talk(), int(os.environ.get("RANK", "0")), os.environ.get("WORLD_SIZE", "1")
+    talk, rank, world = ProgressLine(), int(os.environ.get("RANK", "0")), os.environ.get("WORLD_SIZE", "1")
     if rank:
         talk.silence()
     elif world != "1":
@@ -154,7 +154,7 @@ def reproduce(
     # Imports torch, for which the list is not to wait.
     from manyheads.lab import reproductions
 
-    talk = Talk()
+    talk = ProgressLine()
     with talk.step("getting ready"):
         chosen = reproduction_of(name)
         if device is not None:

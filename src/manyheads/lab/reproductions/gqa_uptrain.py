@@ -26,7 +26,7 @@ from manyheads.lab.training.presets.gqa import (
     WHY_FLOAT32,
     WORDS,
     Bytes,
-    Scale,
+    RunScale,
     read_data,
     scratch_run,
     uptraining_settings,
@@ -71,7 +71,9 @@ def run_name(kind: str, pooling: str, index: int) -> str:
     return f"{kind}-{pooling}-{index}"
 
 
-def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, pooling: str, teacher: nn.Module) -> Run:
+def uptraining_run(
+    name: str, scale: RunScale, data: Bytes, seed: int, kind: str, pooling: str, teacher: nn.Module
+) -> Run:
     """The teacher, converted, goes on with its own task; all conversions of a seed read the same windows."""
     assert isinstance(teacher, Decoder)
     torch.manual_seed(seed)  # before heads are drawn

@@ -40,7 +40,7 @@ EARLY = 0.05  # of the steps: 1,000 of the paper's 20,000
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     seeds: int
     width: int
     layers: int
@@ -51,11 +51,11 @@ class Scale(Scaled):
     texts: int
 
 
-WHOLE = Scale(
+WHOLE = RunScale(
     Settings(400, 4e-3, warmup=20, checkpoint_every=100, measure_every=20),
     seeds=3, width=64, layers=4, heads=4, wide=160, rows=16, length=TOKENS, texts=TEXTS,
 )  # fmt: skip
-TRIAL = Scale(
+TRIAL = RunScale(
     Settings(4, 2e-3, warmup=2, checkpoint_every=2, measure_every=2),
     seeds=1, width=32, layers=2, heads=4, wide=48, rows=4, length=24, texts=6,
 )  # fmt: skip
@@ -76,7 +76,7 @@ def build(setup: Setup) -> Training:
     )  # fmt: skip
 
 
-def run_of(name: str, scale: Scale, data: Bytes, seed: int, way: str) -> Run:
+def run_of(name: str, scale: RunScale, data: Bytes, seed: int, way: str) -> Run:
     """One way's training of one seed. Not watched: a watch reads softmax alone."""
     torch.manual_seed(seed)
     kind, fixed = WAYS[way]
@@ -152,7 +152,7 @@ class MeanWeights:
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def findings(trained: AllTrained, scale: Scale) -> Findings:
+def findings(trained: AllTrained, scale: RunScale) -> Findings:
     """Each way's shares and losses, seed by seed, at the end and early on."""
     histories = {way: [trained[f"{way}-{seed}"].history for seed in range(scale.seeds)] for way in WAYS}
     numbers = {
@@ -174,7 +174,7 @@ def early(history: History) -> float:
     return [share for step, share in zip(steps, shares, strict=True) if step <= EARLY * steps[-1]][-1]
 
 
-def chart(histories: Mapping[str, list[History]], scale: Scale) -> GridChart:
+def chart(histories: Mapping[str, list[History]], scale: RunScale) -> GridChart:
     """A column for each way: shares of sinks and the loss, over training."""
 
     def shares(way: str, name: str) -> tuple[Line, ...]:

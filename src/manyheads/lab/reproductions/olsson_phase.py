@@ -46,14 +46,14 @@ PREFIX = Repeats(25, 4, False, SUM, "Olsson et al. 2022, prefix matching, withou
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     seeds: int
     rows: int
     samples: int
 
 
-WHOLE = Scale(replace(induction.WHOLE.settings, measure_every=20), seeds=3, rows=32, samples=4)
-TRIAL = Scale(Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=2), seeds=1, rows=8, samples=2)
+WHOLE = RunScale(replace(induction.WHOLE.settings, measure_every=20), seeds=3, rows=32, samples=4)
+TRIAL = RunScale(Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=2), seeds=1, rows=8, samples=2)
 
 
 def build(setup: Setup) -> Training:
@@ -68,7 +68,7 @@ def build(setup: Setup) -> Training:
     return Training(runs, lambda trained: findings(trained, scale))
 
 
-def run_of(name: str, scale: Scale, seed: int, layers: int) -> Run:
+def run_of(name: str, scale: RunScale, seed: int, layers: int) -> Run:
     """One depth's training of one seed."""
     torch.manual_seed(seed)
     data = RepeatedTokens(CONFIG.vocab_size, LENGTH, scale.rows, shortest=8, longest=32, seed=seed)
@@ -94,7 +94,7 @@ def in_context_score(model: nn.Module, ids: Int[Tensor, "b n"], early: int = EAR
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def findings(trained: AllTrained, scale: Scale) -> Findings:
+def findings(trained: AllTrained, scale: RunScale) -> Findings:
     """Scores at the end, and when and how fast they changed, by depth."""
     histories = {layers: [trained[f"{layers}-{seed}"].history for seed in range(scale.seeds)] for layers in LAYERS}
     numbers = {

@@ -58,15 +58,15 @@ UNHARMED = 0.01  # of the answers: so many fewer are right, at most, where pruni
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     """`settings` of the trainings with gates; `read`, of the one before them."""
 
     seeds: int
-    read: heads.Scale
+    read: heads.RunScale
 
 
-WHOLE = Scale(replace(heads.WHOLE.settings, steps=300, rate=2.5e-3, warmup=20), seeds=3, read=heads.WHOLE)
-TRIAL = Scale(replace(heads.TRIAL.settings, steps=4, rate=2.5e-3, warmup=1), seeds=1, read=heads.TRIAL)
+WHOLE = RunScale(replace(heads.WHOLE.settings, steps=300, rate=2.5e-3, warmup=20), seeds=3, read=heads.WHOLE)
+TRIAL = RunScale(replace(heads.TRIAL.settings, steps=4, rate=2.5e-3, warmup=1), seeds=1, read=heads.TRIAL)
 
 
 def build(setup: Setup) -> Training:
@@ -96,7 +96,7 @@ def gated_name(index: int, price: float) -> str:
     return f"gated-{index}-{price:g}"
 
 
-def gated_run(name: str, scale: Scale, seed: int, reader: nn.Module, price: float) -> Run:
+def gated_run(name: str, scale: RunScale, seed: int, reader: nn.Module, price: float) -> Run:
     """The trained reader goes on with gates, on texts that it has not seen; all prices of a seed read the same ones."""
     torch.manual_seed(seed)  # the gates' draws
     gated = GatedHeads(copy.deepcopy(reader), {0: NUM_HEADS}, speed=SPEED)
@@ -119,7 +119,7 @@ def gated_run(name: str, scale: Scale, seed: int, reader: nn.Module, price: floa
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def seen_of(trained: AllTrained, scale: Scale, index: int, seed: int) -> dict[str, Any]:
+def seen_of(trained: AllTrained, scale: RunScale, index: int, seed: int) -> dict[str, Any]:
     """Of one seed: where each head of the reader looks, and which heads are left at each price.
 
     `looks`: by head, the share of its rows whose strongest key is each relation's card. `specialised`: the relation of
@@ -171,8 +171,8 @@ def outlives(first: Sequence[int], second: Sequence[int]) -> float:
     return float((np.sign(pairs) + 1).mean() / 2)
 
 
-def read_off(seed: Mapping[str, Any]) -> dict[str, float]:
-    """What is judged, of one seed.
+def judged_numbers(seed: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one seed to which the claim is applied.
 
     `gone`: the share of heads gone at the highest price at which right answers are at most UNHARMED fewer than without
     a price. `outlives`: by the number of prices at which a head is kept. `functions`: at that price, the share of the
@@ -210,7 +210,7 @@ def run(task: Task) -> Result:
 
 def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     """The paper's claims, seed by seed."""
-    spreads = spreads_of([read_off(seed) for seed in by_seed])
+    spreads = spreads_of([judged_numbers(seed) for seed in by_seed])
 
     def each(name: str) -> tuple[float, ...]:
         return tuple(spreads[name]["each"])

@@ -97,8 +97,8 @@ def masked(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[str
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def read_off(measured: Mapping[str, Any]) -> dict[str, float]:
-    """What is judged, of one seed, with all retrieval heads masked, and with as many others.
+def judged_numbers(measured: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of one seed to which the claim is applied: all retrieval heads masked, and as many others.
 
     Of a model without any retrieval head, or without any other: nothing was masked.
     """
@@ -122,7 +122,7 @@ def run(task: Task) -> Result:
 
 
 def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
-    readings = [read_off(measured) for measured in by_seed]
+    readings = [judged_numbers(measured) for measured in by_seed]
 
     def each(name: str) -> tuple[float, ...]:
         return tuple(reading[name] for reading in readings)

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Path, Query
 from manyheads.lab.lessons.answers import Verdict
 from manyheads.lab.room import views
 from manyheads.lab.room.schema import CellAsk, CellResult, CheckAsk, Lesson, LessonEntry, Trained
-from manyheads.studio import Desk, Job, Say
+from manyheads.studio import Job, ReportProgress, StudioSession
 from manyheads.studio.server import QUICK
 
 Slug = Annotated[str, Path(max_length=80, pattern=r"^[a-z0-9-]+$")]
@@ -21,7 +21,7 @@ CELL: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add_routes(app: FastAPI, desk: Desk) -> None:
+def add_routes(app: FastAPI, desk: StudioSession) -> None:
     """Everything under /api/lessons, and /api/trained."""
 
     @app.get("/api/trained")
@@ -43,7 +43,7 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
     async def run_cell(slug: Slug, cell: Slug, ask: CellAsk) -> Job:
         """Run a live cell with the reader's parameters."""
 
-        def run(say: Say) -> dict[str, Any]:
+        def run(say: ReportProgress) -> dict[str, Any]:
             return views.run_cell(slug, cell, ask, progress=say, load=desk.workspace.load).model_dump(mode="json")
 
         return await desk.jobs.wait(desk.jobs.start("cell", run), QUICK)

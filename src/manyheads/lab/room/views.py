@@ -19,7 +19,7 @@ from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock
 from manyheads.lab.room import schema as bodies
 from manyheads.lab.room.schema import Trained, TrainedWay
 from manyheads.lab.training.presets.table import stored_report
-from manyheads.studio import NotHere, Say
+from manyheads.studio import NotHere, ReportProgress
 
 Value = TypeVar("Value")
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
@@ -84,7 +84,9 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
     return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
 
 
-def run_cell(slug: str, cell: str, ask: bodies.CellAsk, *, progress: Say, load: Load = shelf.load) -> bodies.CellResult:
+def run_cell(
+    slug: str, cell: str, ask: bodies.CellAsk, *, progress: ReportProgress, load: Load = shelf.load
+) -> bodies.CellResult:
     """Run a live cell.
 
     Errors: NotHere; LessonError for parameters that do not fit; whatever the cell's work raises.

@@ -25,9 +25,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from manyheads import private_names
-from manyheads.base import few, untested_here
+from manyheads.base import few
 from manyheads.errors import ModelError, PlanError
-from manyheads.machine import choose_device, plain, require_dtype
+from manyheads.machine import choose_device, plain, require_dtype, untested_here
 from manyheads.models.describe import describe, max_positions_of
 from manyheads.models.loading.checkpoints import find_checkpoint, quietly
 from manyheads.models.loading.offloaded import device_of, whole_weight

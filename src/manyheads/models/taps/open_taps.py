@@ -129,7 +129,7 @@ class Tap:
 
     @cached_property
     def towers(self) -> tuple[str, ...]:
-        """Of a vision-language model, what the paths of its vision tower's modules begin with."""
+        """Path prefixes of the vision tower's modules."""
         return vision_towers(self.model)
 
     def site(self, raw: RawCall, causal: bool) -> Site:

@@ -158,7 +158,7 @@ class Tile:
 
 
 class Sizes(NamedTuple):
-    """Of a layer over a batch: texts, query heads, rows, keys; and the device on which its tiles are."""
+    """Sizes of one layer's map (texts, query heads, rows, keys), and its device."""
 
     texts: int
     heads: int

@@ -611,7 +611,7 @@ def check_mask(mask: Mask, subject: str) -> None:
 
 
 def check_layer(parts: Parts, name: str, site: Site, lengths: Int[Tensor, "b"], mask: str, bias: str | None) -> None:
-    """That a layer's tensors are there and fit its site, its texts and each other: by shape and type, nothing is read.
+    """Check shapes and dtypes of a layer's tensors against its site and texts, without reading them.
 
     `mask` and `bias` are what the names of its mask's tensors begin with, and of its bias. Raises Misfit.
     """

@@ -113,8 +113,8 @@ class Probe:
         return head.low > head.chance if z is None else z > 2
 
 
-class Asked(NamedTuple):
-    """What is asked at once: which probes come of it, and how many forward passes it takes, about."""
+class ProbeBatch(NamedTuple):
+    """Probes that share forward passes, and about how many they take."""
 
     names: tuple[str, ...]
     ask: Callable[[Any], list[Probe]]
@@ -196,7 +196,7 @@ def _require_causal(lm: LoadedModel) -> None:
 
 
 KINDS = (
-    Asked(tuple(PLACE_NAMES.values()), _repeats, 32),
-    Asked(("copying",), _copying, 20),
-    Asked(("retrieval",), _retrieval, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
+    ProbeBatch(tuple(PLACE_NAMES.values()), _repeats, 32),
+    ProbeBatch(("copying",), _copying, 20),
+    ProbeBatch(("retrieval",), _retrieval, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
 )

@@ -57,7 +57,7 @@ Figures = Float64[ndarray, "*figures"]
 
 
 class Spread(NamedTuple):
-    """What an interval is made of: the error, its degrees of freedom, the skewness of the sum of residuals."""
+    """Standard error, degrees of freedom and skewness, from which an interval is computed."""
 
     error: Figures
     freedom: Figures

@@ -23,7 +23,7 @@ from manyheads.roles import label_page
 from manyheads.studio.outside.snapshot import bundle, snapshot_of
 from manyheads.studio.problems import problem_of
 from manyheads.studio.server.app import answer, create_app
-from manyheads.studio.session import Desk, desk_with, open_recording, open_text
+from manyheads.studio.session import StudioSession, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 
@@ -40,7 +40,7 @@ class StudioWidget(anywidget.AnyWidget):
     snapshot = traitlets.Bytes().tag(sync=True)
     height = traitlets.Int(640).tag(sync=True)
 
-    def __init__(self, desk: Desk, opened: Opened, snapshot: bytes, height: int) -> None:
+    def __init__(self, desk: StudioSession, opened: Opened, snapshot: bytes, height: int) -> None:
         super().__init__(snapshot=snapshot, height=height)
         self._desk, self._opened, self._app = desk, opened, create_app(desk)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="studio-widget")
@@ -95,7 +95,7 @@ class StudioWidget(anywidget.AnyWidget):
 def of_recording(recording: Recording, height: int) -> StudioWidget:
     """A widget of a recording. Its model is loaded only when the page requests roles or edits."""
     # The snapshot comes from a workspace without models: one of the same name would be loaded for its description.
-    bare = Desk(Workspace())
+    bare = StudioSession(Workspace())
     snapshot = snapshot_of(bare, open_recording(bare, recording))
     bare.close()
     desk = desk_with()

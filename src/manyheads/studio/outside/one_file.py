@@ -24,7 +24,7 @@ from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
 from manyheads.studio.outside.snapshot import bundle, snapshot_of
-from manyheads.studio.session import Desk, desk_with, open_recording, open_text
+from manyheads.studio.session import StudioSession, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.atlas import atlas_of
@@ -119,7 +119,7 @@ def write_report(
     """
     cut = ""
     if isinstance(what, Recording):
-        desk = Desk(Workspace())
+        desk = StudioSession(Workspace())
         opened = open_recording(desk, what)
         if labels is not None:
             desk.labels.known[opened.model] = labels
@@ -138,7 +138,7 @@ def write_report(
 
 
 def page_of(
-    desk: Desk, opened: Opened, progress: Progress | None = None, note: str = "", exact: bool | str = False
+    desk: StudioSession, opened: Opened, progress: Progress | None = None, note: str = "", exact: bool | str = False
 ) -> tuple[str, str]:
     """The page, and the words for what it holds; `note` is added to them."""
     lessons = saved_lessons()

@@ -37,7 +37,7 @@ from manyheads.studio.outside.one_file import rooms_of, saved_lessons
 from manyheads.studio.outside.snapshot import saved_workspace, snapshot_of
 from manyheads.studio.schema.base import FileEntry
 from manyheads.studio.schema.recordings import Atlas
-from manyheads.studio.session import Desk, desk_with, open_recording, open_text
+from manyheads.studio.session import StudioSession, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import ABSENT, thumbnails_of, unpack
@@ -259,7 +259,7 @@ class _Text(str):
 
 
 def _write(
-    desk: Desk,
+    desk: StudioSession,
     place: Path,
     source: Recording | str | os.PathLike[str],
     lm: LoadedModel | None,

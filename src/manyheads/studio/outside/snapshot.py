@@ -38,7 +38,7 @@ from manyheads.recording import Layer, LayerRecord, one_text
 from manyheads.recording.exact_map import read_region, window_weights
 from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
 from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo
-from manyheads.studio.session import Desk
+from manyheads.studio.session import StudioSession
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import MIN_MISSING, in_steps, pack
@@ -66,7 +66,7 @@ class Snapshot:
 
 
 def snapshot_of(
-    desk: Desk,
+    desk: StudioSession,
     opened: Opened,
     progress: Progress | None = None,
     note: str = "",
@@ -139,7 +139,7 @@ def _shareable(words: str) -> str:
 
 
 def _part(
-    desk: Desk, opened: Opened, text: int, progress: Progress | None, exact: bool | str
+    desk: StudioSession, opened: Opened, text: int, progress: Progress | None, exact: bool | str
 ) -> tuple[RecordingInfo, bytes]:
     """One text: its description, and everything else of it, packed."""
     info = desk.info(opened, text)

@@ -30,7 +30,7 @@ from manyheads.errors import ManyHeadsError
 from manyheads.studio.problems import Busy, Stopped, misfit_of, problem_of
 from manyheads.studio.schema.base import Problem
 from manyheads.studio.server.routes import add_routes
-from manyheads.studio.session import Desk
+from manyheads.studio.session import StudioSession
 from manyheads.studio.state.workspace import Workspace
 
 ROOMS = ("manyheads.lab.room:add_routes",)
@@ -49,7 +49,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 ROUTING = {404: "There is no such address here.", 405: "This address does not take such a request."}
 
 
-def create_app(desk: Desk) -> FastAPI:
+def create_app(desk: StudioSession) -> FastAPI:
     """The application of one studio, without a guard: `server.guarded` adds that."""
 
     app = FastAPI(
@@ -108,7 +108,7 @@ def _page_file(name: str, kind: str) -> Callable[[Request], Response]:
 
 def openapi_text() -> str:
     """The description of the routes, as web/openapi.json holds it."""
-    description = create_app(Desk(Workspace())).openapi()
+    description = create_app(StudioSession(Workspace())).openapi()
     description["info"]["version"] = "0"  # the page's types do not depend on our version
     return json.dumps(description, indent=1, sort_keys=True) + "\n"
 

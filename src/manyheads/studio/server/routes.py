@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from manyheads import __version__
 from manyheads.corpora import reading_of
 from manyheads.models import LoadedModel
-from manyheads.studio.jobs import Job, JobKind, Say
+from manyheads.studio.jobs import Job, JobKind, ReportProgress
 from manyheads.studio.schema.base import (
     MAX_NAME,
     MAX_STEPS,
@@ -36,7 +36,7 @@ from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruni
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.schema.training import History, HistoryEntry
-from manyheads.studio.session import Desk
+from manyheads.studio.session import StudioSession
 from manyheads.studio.views import circuits, sizes
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
 from manyheads.studio.views.maps import (
@@ -68,11 +68,11 @@ LOOK_SECONDS = 0.4  # between two looks at a file that grows
 QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to see progress
 
 
-def add_routes(app: FastAPI, desk: Desk) -> None:
+def add_routes(app: FastAPI, desk: StudioSession) -> None:
     """Everything under /api: recordings, heads, maps, files, experiments, sizes, jobs."""
 
     # FastAPI runs a `def` in a thread of its own, so what computes is one; what is `async` only starts or waits.
-    async def start(kind: JobKind, work: Callable[[Say], Any]) -> Job:
+    async def start(kind: JobKind, work: Callable[[ReportProgress], Any]) -> Job:
         """Start a job and return its state, with its result where that takes only moments."""
         return await desk.jobs.wait(desk.jobs.start(kind, work), QUICK)
 
@@ -229,10 +229,10 @@ def add_routes(app: FastAPI, desk: Desk) -> None:
         desk.workspace.place_of(ask.model)
         return await start("pruning", lambda say: desk.prune(ask, say))
 
-    async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[LoadedModel, Say], AnswerBody]) -> Job:
+    async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[LoadedModel, ReportProgress], AnswerBody]) -> Job:
         desk.workspace.place_of(ask.model)
 
-        def run(say: Say) -> AnswerBody:
+        def run(say: ReportProgress) -> AnswerBody:
             say(f"loading {ask.model}", 0, None)
             return work(desk.workspace.load(ask.model), say)
 

@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, urlsplit
 from manyheads.errors import FileAccessError
 from manyheads.inputs import record
 from manyheads.studio.server.app import create_app
-from manyheads.studio.session import MAX_UPLOAD, Desk
+from manyheads.studio.session import MAX_UPLOAD, StudioSession
 
 if TYPE_CHECKING:
     import uvicorn
@@ -63,13 +63,13 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Serving:
     """A bound socket, the guarded application that is served on it, and the address to open."""
 
-    desk: Desk
+    desk: StudioSession
     socket: socket.socket
     app: Application
     address: str
 
 
-def bind(desk: Desk, host: str = LOCAL, port: int | None = None) -> Serving:
+def bind(desk: StudioSession, host: str = LOCAL, port: int | None = None) -> Serving:
     """Bind to the given port, or to the first free one from 8765. Errors: FileAccessError."""
     token = None if host in (LOCAL, "localhost", "::1") else secrets.token_urlsafe(24)
     ports = [port] if port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + PORTS_TRIED), 0]
@@ -95,7 +95,7 @@ def bind(desk: Desk, host: str = LOCAL, port: int | None = None) -> Serving:
     raise AssertionError("the last try either binds or raises")
 
 
-def guarded(desk: Desk, host: str = LOCAL, token: str | None = None) -> Guard:
+def guarded(desk: StudioSession, host: str = LOCAL, token: str | None = None) -> Guard:
     """The application behind its guard. Bound to this machine it answers to local names only, else to any, by token."""
     names = frozenset(LOCAL_NAMES) if token is None else frozenset({"*"})
     return Guard(create_app(desk), names | {host}, token)
@@ -162,7 +162,7 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def warm(desk: Desk) -> None:
+def warm(desk: StudioSession) -> None:
     """Load the default model in a thread: importing it takes seconds, and so does opening a browser."""
     name = desk.workspace.default_model
 

@@ -26,7 +26,7 @@ from manyheads.measurement import sinks_of
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import LayerRecord, Recording, open_recording
 from manyheads.roles.compare import sharing_around
-from manyheads.studio.jobs import Say
+from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep
 from manyheads.studio.schema.recordings import RecordingAsk
@@ -119,7 +119,7 @@ class Recordings:
         # By bytes, too: a text of thousands of tokens holds as much as hundreds of short ones.
         self.opened: Cache[str, Opened] = Cache(MOST_OPEN, MOST_BYTES, lambda opened: opened.recording.num_bytes)
 
-    def open(self, ask: RecordingAsk, say: Say) -> Opened:
+    def open(self, ask: RecordingAsk, say: ReportProgress) -> Opened:
         """The requested recording, made where it is not open. Raises NotHere, or what recording and opening raise."""
         if ask.file is not None:
             if ask.model is not None or ask.text is not None or ask.plan:

@@ -20,7 +20,7 @@ from manyheads.recording import LayerRecord
 from manyheads.roles import HeadRole, PageLabels, label_page
 from manyheads.roles.words import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, HeadTable, Statistic
-from manyheads.studio.jobs import Say
+from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema import recordings as bodies
 from manyheads.studio.state.recordings import Opened
@@ -153,7 +153,7 @@ class Labels:
         """The labels of a recording's model as far as they are known; None where its heads were edited."""
         return None if opened.edited else self.known.get(opened.model)
 
-    def roles(self, opened: Opened, say: Say) -> bodies.Roles:
+    def roles(self, opened: Opened, say: ReportProgress) -> bodies.Roles:
         """The roles of a recording's heads, measured unless they are known. Raises NotHere, TextError."""
         model = opened.model
         if opened.edited:

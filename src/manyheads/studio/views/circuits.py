@@ -32,7 +32,7 @@ from manyheads.edits import exact
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.inputs import Inputs, forward, read
 from manyheads.models import LoadedModel
-from manyheads.studio.jobs import Say
+from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.schema.circuits import (
     AloneAsk,
     AnswerToken,
@@ -83,7 +83,7 @@ def question_of(ask: PairAsk) -> tuple[str, Any]:
     return ("logit", ask.right) if ask.right else ("kl", None)
 
 
-def reading(lm: LoadedModel, ask: PairAsk, *, progress: Say) -> PairReading:
+def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairReading:
     """A pair as the model reads it: tokens, differences, what it expects next. What is wrong is said in the answer."""
     about, trouble, differs, aligned = None, None, list[int](), False
     sides, answers, compared = [PairSide(tokens=[], next=[])] * 2, list[AnswerToken](), ""
@@ -159,7 +159,7 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: Say) -> PairReading:
     )
 
 
-def effects(lm: LoadedModel, ask: PatchAsk, *, progress: Say) -> HeadEffects:
+def effects(lm: LoadedModel, ask: PatchAsk, *, progress: ReportProgress) -> HeadEffects:
     """Each head's effect on the answer, as `mh.patch` measures it. Errors: those of `mh.patch`."""
     metric, answers = question_of(ask)
     num_layers = len(lm.spec.sites)
@@ -208,7 +208,7 @@ def effect_sentences(result: Patching, beyond: Sequence[str]) -> tuple[str, str]
     return first, f"{means}. {band}; {count} of {len(result.heads)} heads {'do' if count > 1 else 'does'} more."
 
 
-def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
+def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> HeadWriting:
     """What one head wrote to the answer on both texts, and from which tokens. Errors: those of `logit_attribution`."""
     metric, written = question_of(ask)
     if metric == "kl":
@@ -253,7 +253,7 @@ def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: Say) -> HeadWriting:
     )
 
 
-def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
+def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> HeadPaths:
     """Every path from an earlier head into one head's queries, keys and values. Errors: those of `path_effects`."""
     metric, answers = question_of(ask)
     with watched(lm, progress, f"whom {ask.head} listens to") as count:
@@ -277,14 +277,14 @@ def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: Say) -> HeadPaths:
     return HeadPaths(head=ask.head, direction=ask.direction, paths=listed, words=words, notes=notes)
 
 
-def alone(lm: LoadedModel, ask: AloneAsk, *, progress: Say) -> CircuitRun:
+def alone(lm: LoadedModel, ask: AloneAsk, *, progress: ReportProgress) -> CircuitRun:
     """A set of heads run alone, as `measure_circuit` measures it. Errors: HeadError; those of `mh.patch`."""
     metric, answers = question_of(ask)
     with watched(lm, progress, "these heads alone, and random sets of as many"):
         return _run_of(measure_circuit(lm, ask.clean, ask.corrupted, ask.heads, metric, answers))
 
 
-def smallest(lm: LoadedModel, ask: SmallestAsk, *, progress: Say) -> CircuitRun:
+def smallest(lm: LoadedModel, ask: SmallestAsk, *, progress: ReportProgress) -> CircuitRun:
     """The fewest heads that keep a share of the answer, as `mh.find_circuit` finds them."""
     metric, answers = question_of(ask)
     with watched(lm, progress, "taking heads out, the least needed first", len(lm.spec.heads)) as count:
@@ -344,7 +344,7 @@ def decimals(value: float, sign: str = "") -> str:
 
 
 @contextmanager
-def watched(lm: LoadedModel, say: Say, words: str, passes: int | None = None) -> Iterator[Progress]:
+def watched(lm: LoadedModel, say: ReportProgress, words: str, passes: int | None = None) -> Iterator[Progress]:
     """Call `say` at every layer of this thread's passes through the model; what it raises ends them.
 
     Progress is counted in passes, of about `passes`, until the library calls the function that is yielded with its own.

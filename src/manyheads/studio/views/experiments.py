@@ -33,7 +33,7 @@ from manyheads.models.loading import Tokenizer
 from manyheads.models.weights import STOCK
 from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.roles.compare import head_diversity
-from manyheads.studio.jobs import Say
+from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.schema.experiments import (
     DiversityChange,
     Experiment,
@@ -68,7 +68,7 @@ INSTEAD = {
 EVIDENCE = "chosen by hand in the studio"
 
 
-def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: Say) -> Experiment:
+def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: ReportProgress) -> Experiment:
     """Carry out a plan on a text and measure what it changed. `progress(words, done, total)` may raise, to stop.
 
     Errors: those of `mh.effect` and of plans (PlanError, HeadError, TextError, StatisticError, ModelError).
@@ -132,7 +132,9 @@ def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: Say) -> Experiment:
     )
 
 
-def worth(lm: LoadedModel, recording: str, head: str, text: str, kind: AblationKind, *, progress: Say) -> Worth:
+def worth(
+    lm: LoadedModel, recording: str, head: str, text: str, kind: AblationKind, *, progress: ReportProgress
+) -> Worth:
     """The effect on a text of ablating one head, as `kind` says, beside random heads.
 
     Cost: 2 + `CONTROLS` forward passes. Errors: HeadError unless `head` is one head of the model; as `run`.
@@ -160,7 +162,7 @@ def worth(lm: LoadedModel, recording: str, head: str, text: str, kind: AblationK
     )
 
 
-def save_pruned(lm: LoadedModel, ask: PruningAsk, folder: Path, *, progress: Say) -> Pruning:
+def save_pruned(lm: LoadedModel, ask: PruningAsk, folder: Path, *, progress: ReportProgress) -> Pruning:
     """Remove heads and save the smaller model as `folder / ask.name`. `progress` may raise: then nothing is written.
 
     Errors: FileAccessError for a name that would leave the folder, or that exists already; HeadError for heads that
@@ -200,7 +202,7 @@ def save_pruned(lm: LoadedModel, ask: PruningAsk, folder: Path, *, progress: Say
 class PassCounter:
     """Counts forward passes, and calls `progress` at every layer of each."""
 
-    progress: Say
+    progress: ReportProgress
     total: int
     done: int = -1  # passes before the one under way
     first: dict[str, str] = field(default_factory=dict)

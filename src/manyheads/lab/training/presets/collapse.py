@@ -71,7 +71,7 @@ def measured_under(model: nn.Module, plan: Plan, held_out: Batch) -> dict[str, f
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def findings(trained: AllTrained, scale: heads.Scale, first_seed: int) -> Findings:
+def findings(trained: AllTrained, scale: heads.RunScale, first_seed: int) -> Findings:
     """Each way's loss, right answers and diversity over seeds, and how far each is from the free net, seed by seed."""
     parameters = heads.equal_parameters(trained.values())
     scores: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}

@@ -86,16 +86,16 @@ class ByteScale(Scaled):
 
 
 @dataclass(frozen=True)
-class Scale(ByteScale):
+class RunScale(ByteScale):
     timing: Timing
 
 
-WHOLE = Scale(
+WHOLE = RunScale(
     Settings(400, 4e-3, warmup=40, floor=0.05, checkpoint_every=100, measure_every=100),
     seeds=3, width=64, layers=2, head_dim=8, wide=160, rows=16, length=128, held_out_windows=64,
     timing=Timing(context=2048, texts=8, rounds=21),
 )  # fmt: skip
-TRIAL = Scale(
+TRIAL = RunScale(
     Settings(4, 4e-3, warmup=2, checkpoint_every=2, measure_every=2),
     seeds=1, width=32, layers=2, head_dim=4, wide=64, rows=4, length=32, held_out_windows=4,
     timing=Timing(context=64, texts=2, rounds=3),
@@ -159,7 +159,7 @@ def read_data(quick: bool) -> Bytes:
     return Bytes(train, held_out, data_digest(sources), len(sources))
 
 
-def config_of(scale: Scale, kind: str) -> DecoderConfig:
+def config_of(scale: RunScale, kind: str) -> DecoderConfig:
     """As many parameters as with all key/value heads: what those spare makes the feed-forward wider.
 
     A head spared is `2 m d` numbers, a unit of the feed-forward 3 m.
@@ -172,7 +172,7 @@ def config_of(scale: Scale, kind: str) -> DecoderConfig:
     )
 
 
-def scratch_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str) -> Run:
+def scratch_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str) -> Run:
     """A decoder from nothing."""
     torch.manual_seed(seed)  # before the weights are drawn
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
@@ -187,7 +187,7 @@ def scratch_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str) -> R
     return Run(name, model, scale.settings, batch, batch_loss, measured, WHY_FLOAT32, watched=WATCHED)
 
 
-def uptraining_run(name: str, scale: Scale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
+def uptraining_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
     """The trained teacher, converted, learns the teacher's next-token distribution, on windows drawn anew."""
     assert isinstance(teacher, Decoder)
     teacher_settings = scale.settings

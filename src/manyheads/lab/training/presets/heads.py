@@ -69,7 +69,7 @@ CIRCULATING_BLEU = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     seeds: int
     width: int
     rows: int
@@ -81,11 +81,13 @@ class Scale(Scaled):
         return Cards(self.letters, self.numbers, self.length, self.rows, seed)
 
 
-WHOLE = Scale(
+WHOLE = RunScale(
     Settings(500, 5e-3, warmup=50, floor=0.05, decay=0.01, checkpoint_every=100, measure_every=100),
     seeds=5, width=64, rows=32,
 )  # fmt: skip
-TRIAL = Scale(Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measure_every=3), seeds=2, width=32, rows=4)
+TRIAL = RunScale(
+    Settings(6, 5e-3, warmup=2, decay=0.01, checkpoint_every=3, measure_every=3), seeds=2, width=32, rows=4
+)
 
 
 def build(setup: Setup) -> Training:
@@ -256,7 +258,7 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
 
 def reader_run(
     name: str,
-    scale: Scale,
+    scale: RunScale,
     seed: int,
     num_heads: int,
     kind: str = "free",
@@ -275,7 +277,7 @@ def reader_run(
     )
 
 
-def held_out_of(scale: Scale, seed: int) -> Mapping[str, torch.Tensor]:
+def held_out_of(scale: RunScale, seed: int) -> Mapping[str, torch.Tensor]:
     """Texts that no step of any seed sees."""
     return replace(scale.cards(seed), rows=HELD_OUT_ROWS).batch(HELD_OUT_STEP)
 
@@ -283,7 +285,7 @@ def held_out_of(scale: Scale, seed: int) -> Mapping[str, torch.Tensor]:
 # ------------------------------------------------------------------------------------------------ what it shows
 
 
-def findings(trained: AllTrained, scale: Scale) -> Findings:
+def findings(trained: AllTrained, scale: RunScale) -> Findings:
     """Loss and right answers by number of heads, each with its spread over seeds, and the paper's beside it."""
     parameters = equal_parameters(trained.values())
     by_count = {count: [trained[run_name(count, seed)] for seed in range(scale.seeds)] for count in COUNTS}
@@ -314,7 +316,7 @@ def equal_parameters(trained: Iterable[Trained]) -> int:
     return counts.pop()
 
 
-def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
+def lines_of(numbers: dict[str, Any], scale: RunScale) -> tuple[str, ...]:
     lines = [f"{numbers['parameters']:,} parameters each; of {scale.seeds} seeds, mean and standard deviation:"]
     for count, result in numbers["by_heads"].items():
         loss, right = result["held_out_loss"], result["all_right"]
@@ -335,7 +337,7 @@ def lines_of(numbers: dict[str, Any], scale: Scale) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def chart(numbers: dict[str, Any], scale: Scale) -> Chart:
+def chart(numbers: dict[str, Any], scale: RunScale) -> Chart:
     def groups(name: str) -> tuple[Points, ...]:
         return tuple(Points(count, tuple(result[name]["each"])) for count, result in numbers["by_heads"].items())
 

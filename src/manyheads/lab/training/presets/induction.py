@@ -47,7 +47,7 @@ BORN = 0.5  # an induction head is born when the best one first has half of its 
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     rows: int
     samples: int
 
@@ -55,8 +55,8 @@ class Scale(Scaled):
 # Two heads a layer: of three or four, another head of layer 0 often does a part of the previous-token head's work; with
 # one in layer 0 no circuit forms in as many steps (0 of three seeds).
 CONFIG = DecoderConfig(64, 128, 2, 2, 2, 64, None, max_position_embeddings=256)
-WHOLE = Scale(Settings(900, 3e-3, 50, checkpoint_every=100, measure_every=20), rows=32, samples=8)
-TRIAL = Scale(Settings(20, 3e-3, 5, checkpoint_every=5, measure_every=10), rows=8, samples=2)
+WHOLE = RunScale(Settings(900, 3e-3, 50, checkpoint_every=100, measure_every=20), rows=32, samples=8)
+TRIAL = RunScale(Settings(20, 3e-3, 5, checkpoint_every=5, measure_every=10), rows=8, samples=2)
 
 
 def build(setup: Setup) -> Training:

@@ -172,7 +172,7 @@ class Passkeys:
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     """`short_steps`: so many steps read `short`, the others `texts`. `held_out`: how many texts numbers are of.
 
     `far`: how many key/value heads of the last layer always see everything.
@@ -196,12 +196,12 @@ def scale_of(
     seeds: int,
     far: int,
     **sizes: Any,
-) -> Scale:
+) -> RunScale:
     config = DecoderConfig(
         len(texts.tokens), **sizes, max_position_embeddings=POSITIONS, rope_theta=100_000.0
     )  # a slow base: matches must not depend on how far away they are
     short = replace(texts, pair_room=SHORT_ROOM, gap=0, question_room=SHORT_ROOM, rows=short_rows)
-    return Scale(settings, config, texts, short, short_steps, held_out, seeds, far)
+    return RunScale(settings, config, texts, short, short_steps, held_out, seeds, far)
 
 
 WHOLE = scale_of(
@@ -241,12 +241,12 @@ def run_name(index: int) -> str:
     return f"{NAME}-{index}"
 
 
-def held_out_texts(scale: Scale, seed: int) -> dict[str, Tensor]:
+def held_out_texts(scale: RunScale, seed: int) -> dict[str, Tensor]:
     """Texts that no step sees."""
     return replace(scale.texts, rows=scale.held_out, seed=seed).batch(HELD_OUT_STEP)
 
 
-def passkey_run(name: str, scale: Scale, seed: int) -> Run:
+def passkey_run(name: str, scale: RunScale, seed: int) -> Run:
     """One training: short texts first."""
     torch.manual_seed(seed)  # before the weights are drawn
     short, texts, held_out = (
@@ -269,7 +269,7 @@ def passkey_run(name: str, scale: Scale, seed: int) -> Run:
     return Run(name, model, scale.settings, batch, loss, measured, WHY_FLOAT32, watched=WATCHED)
 
 
-def far_of(scale: Scale, seed: int) -> list[str]:
+def far_of(scale: RunScale, seed: int) -> list[str]:
     """The key/value heads of the last layer that see everything in every text of a training, drawn by seed."""
     last = list(groups_of(scale.config))[-scale.config.num_key_value_heads :]
     drawn = np.random.Generator(np.random.PCG64(seed)).permutation(len(last))[: scale.far]
@@ -321,7 +321,7 @@ def answered(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, float]:
     }
 
 
-def findings(trained: AllTrained, scale: Scale, seed: int, folder: Path) -> Findings:
+def findings(trained: AllTrained, scale: RunScale, seed: int, folder: Path) -> Findings:
     """Each seed's heads, one by one and as a split, beside other splits of its size; and the first one's export."""
     by_seed: list[dict[str, Any]] = []
     for index in range(scale.seeds):

@@ -38,7 +38,7 @@ MakeRun = Callable[[AllTrained], Run]
 
 @dataclass(frozen=True)
 class Scaled:
-    """How large a training is; a preset's own `Scale` adds its sizes."""
+    """How large a training is; a preset's own `RunScale` adds its sizes."""
 
     settings: Settings
 

@@ -452,7 +452,7 @@ RIDGE_WINDOWS = 8_192  # at most, evenly spaced: a line of some 50 numbers is kn
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     """`hidden`: of each direction of the LSTM. `engines`: simulated, to train on and as many to test."""
 
     hidden: int
@@ -461,11 +461,11 @@ class Scale(Scaled):
     engines: int
 
 
-WHOLE = Scale(
+WHOLE = RunScale(
     Settings(steps=400, rate=2e-3, warmup=40, floor=0.02, decay=0.01, checkpoint_every=100, measure_every=50),
     hidden=256, seeds=5, rows=32, engines=100,
 )  # fmt: skip
-TRIAL = Scale(
+TRIAL = RunScale(
     Settings(steps=6, rate=2e-3, warmup=2, checkpoint_every=3, measure_every=3), hidden=32, seeds=2, rows=8, engines=10
 )
 
@@ -519,7 +519,7 @@ def run_name(kind: str, seed: int) -> str:
     return f"{kind}-{seed}"
 
 
-def read_data(setup: Setup, scale: Scale) -> Data:
+def read_data(setup: Setup, scale: RunScale) -> Data:
     """The set that was given, or a simulated one, as windows."""
     fleet = read_cmapss(setup.data) if setup.data else simulate(setup.seed, scale.engines, scale.engines)
     trained, validating = split(fleet.train)
@@ -528,7 +528,7 @@ def read_data(setup: Setup, scale: Scale) -> Data:
     return Data(fleet, scaling, *(windows_of(engines, scaling, per_engine) for engines, per_engine in windows))
 
 
-def make_run(name: str, scale: Scale, data: Data, seed: int, attention: bool) -> Run:
+def make_run(name: str, scale: RunScale, data: Data, seed: int, attention: bool) -> Run:
     """One net. Its batches depend on the seed and the step alone, so both nets of a pair read the same."""
     torch.manual_seed(seed)  # before the net is made, since drawing its weights is what is seeded
     net = RulNet(len(data.scaling.kept), scale.hidden, HEADS, attention)

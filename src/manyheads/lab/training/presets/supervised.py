@@ -115,14 +115,14 @@ DESIGNED = "designed,\nnot trained"
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     config: DecoderConfig
     seeds: int
     rows: int
 
 
-WHOLE = Scale(Settings(400, 3e-3, 50, checkpoint_every=100, measure_every=25), CONFIG, seeds=3, rows=32)
-TRIAL = Scale(
+WHOLE = RunScale(Settings(400, 3e-3, 50, checkpoint_every=100, measure_every=25), CONFIG, seeds=3, rows=32)
+TRIAL = RunScale(
     Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=3),
     replace(CONFIG, hidden_size=32, head_dim=16),
     seeds=2,
@@ -150,11 +150,11 @@ def build(setup: Setup) -> Training:
 PRESET = Preset(NAME, build)
 
 
-def texts_of(scale: Scale, seed: int) -> RepeatedTokens:
+def texts_of(scale: RunScale, seed: int) -> RepeatedTokens:
     return RepeatedTokens(scale.config.vocab_size, LENGTH, scale.rows, shortest=8, longest=32, seed=seed)
 
 
-def way_run(name: str, way: Way, scale: Scale, seed: int) -> Run:
+def way_run(name: str, way: Way, scale: RunScale, seed: int) -> Run:
     """One training. Weights and texts depend on the seed alone, so all ways of a seed begin and read alike."""
     torch.manual_seed(seed)  # before the weights are drawn: every way of a seed begins with the same ones
     data = texts_of(scale, seed)

@@ -73,7 +73,7 @@ ASKS = frozenset({"tokens"})
 
 
 @dataclass(frozen=True)
-class Scale(Scaled):
+class RunScale(Scaled):
     config: DecoderConfig
     tokens_a_step: int
     stages: tuple[Stage, ...]
@@ -84,7 +84,7 @@ class Scale(Scaled):
     long_length: int
 
 
-WHOLE = Scale(
+WHOLE = RunScale(
     Settings(steps=2800, rate=2e-3, warmup=150, floor=0.05, checkpoint_every=50, measure_every=100),
     DecoderConfig(2048, 256, 4, 8, 2, 32, 512),
     tokens_a_step=4096,
@@ -95,7 +95,7 @@ WHOLE = Scale(
     read_characters=1500,
     long_length=4096,
 )
-TRIAL = Scale(
+TRIAL = RunScale(
     Settings(steps=24, rate=3e-3, warmup=4, checkpoint_every=8, measure_every=12),
     DecoderConfig(512, 64, 4, 8, 2, 8, 128),
     tokens_a_step=512,
@@ -140,7 +140,7 @@ def build(setup: Setup) -> Training:
 PRESET = Preset(NAME, build)
 
 
-def read_data(setup: Setup, scale: Scale) -> CodeData:
+def read_data(setup: Setup, scale: RunScale) -> CodeData:
     """Read the library and make the vocabulary, or take the one that an earlier start left in the folder."""
     from tokenizers import Tokenizer
 
@@ -163,7 +163,7 @@ def read_data(setup: Setup, scale: Scale) -> CodeData:
     )
 
 
-def make_run(setup: Setup, scale: Scale, data: CodeData, because: str) -> Run:
+def make_run(setup: Setup, scale: RunScale, data: CodeData, because: str) -> Run:
     torch.manual_seed(setup.seed)
     windows = Windows(
         data.stream, scale.config.vocab_size, setup.seed, scale.settings.steps, scale.tokens_a_step, scale.stages
@@ -185,7 +185,7 @@ def make_run(setup: Setup, scale: Scale, data: CodeData, because: str) -> Run:
     )
 
 
-def texts_to_read(data: CodeData, scale: Scale) -> list[str]:
+def texts_to_read(data: CodeData, scale: RunScale) -> list[str]:
     """The beginnings of held-out modules that are long enough, one after another."""
     long = [source.text for source in data.held_out_texts if len(source.text) > 2 * scale.read_characters]
     return [text[: scale.read_characters] for text in long[:: max(1, len(long) // scale.read_texts)]][
@@ -213,7 +213,7 @@ def _stream(tokenizer: Tokenizer, texts: Sequence[str]) -> Int[Tensor, "n"]:
 # -------------------------------------------------------------------------------------------------------- what it shows
 
 
-def findings(setup: Setup, scale: Scale, data: CodeData, trained: Trained) -> Findings:
+def findings(setup: Setup, scale: RunScale, data: CodeData, trained: Trained) -> Findings:
     """Export the model, then read the export back and measure it on what was held out."""
     assert isinstance(trained.model, Decoder)
     reader = as_transformers(data.tokenizer, scale.config.max_position_embeddings)
