@@ -226,7 +226,9 @@ def test_pictures_and_sounds_that_claim_too_much_are_refused_and_streamed_ones_a
     ({"host": "127.0.0.1", "content-length": "17"}, 0),
 ])  # fmt: skip
 def test_headers_that_cannot_be_read_are_refused_and_no_fault_of_ours(headers, status):
-    guard = Guard(None, frozenset({"127.0.0.1"}))
+    async def nothing(*_): ...
+
+    guard = Guard(nothing, frozenset({"127.0.0.1"}))
     fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     assert guard._refusal({"query_string": b"", "headers": fields})[0] == status
 

@@ -426,7 +426,7 @@ def test_a_model_that_is_named_comes_first_and_a_folder_called_like_a_bundled_on
     assert found.models["minilm"].bundled
 
 
-def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch):
+def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch, unchecked_types):
     workspace = Workspace({name: ModelPlace(name, name, name) for name in "abc"})
 
     def load(path, **how):

@@ -88,8 +88,8 @@ class Inputs:
     @property
     def count(self) -> int:
         """How many texts, pictures, sounds or batches are given; 1 of what is no list."""
-        given = (self.texts, self.image, self.audio, self.ids, self.ready)
-        items = next(items for items in given if items is not None)
+        senses = (self.texts, self.image, self.audio, self.ids, self.ready)
+        items = next(items for items in senses if items is not None)
         return len(items) if isinstance(items, Sequence) and not isinstance(items, str) else 1
 
     @property

@@ -351,8 +351,10 @@ def _halves(
         if isinstance(given, Sequence) and not isinstance(given, str):
             items = [item.tolist() if isinstance(item, Tensor) else item for item in given]
         are_ids = all(isinstance(item, list | tuple) and item and all(type(x) is int for x in item) for item in items)
-        given = Inputs(ids=items) if items and are_ids else Inputs.of(cast(InputsLike, given))
-    inputs = replace(Inputs.of(given), labels=None)
+        inputs = Inputs(ids=items) if items and are_ids else Inputs.of(cast(InputsLike, given))
+    else:
+        inputs = given
+    inputs = replace(inputs, labels=None)
     count = inputs.count
     if count < 2:
         raise TextError("a split needs a list of at least two texts: one half chooses the heads, the other reports.")

@@ -89,8 +89,8 @@ def sinks_or_search(reading: Reading, statistics: Sequence[Statistic]) -> Sinks 
     if all(named(statistic.name) is statistic for statistic in statistics):
         arrays = len(set(requests_of(of_sinks, reading.tokens([0]))))
         arrays += any("values" in statistic.asks for statistic in of_sinks)
-        kept = arrays * sum(site.num_heads for site in reading.lm.spec.sites) * reading.num_tokens
+        numbers = arrays * sum(site.num_heads for site in reading.lm.spec.sites) * reading.num_tokens
         again = sum(len(reading.pieces[place].ids) for place in probed(reading.pieces))
-        if kept <= KEPT_NUMBERS or again > READ_TWICE * reading.num_tokens:
+        if numbers <= KEPT_NUMBERS or again > READ_TWICE * reading.num_tokens:
             return SinkSearch.of(reading)
     return find_sinks(reading)

@@ -138,16 +138,16 @@ def _measure_media(
     total = RunningSums()
     for part in sums_of(by_model(lm), batches(), chosen, sinks=sought):
         total.add(part)
-    found = sought.sinks if isinstance(sought, SinkSearch) else sought
+    known = sought.sinks if isinstance(sought, SinkSearch) else sought
     notes = {
         "model": lm.name,
         "loaded": lm.because,
         **{name: str(reading.notes.get(name, "")) for name in ("decoder", "prompt", "vision tower")},
         "left out, for want of words": wordy,
-        "sinks": found.because if has_words else "",
+        "sinks": known.because if has_words else "",
         **total.notes(chosen),
     }
-    return whole_table(lm.model, total.table(chosen, found, notes))
+    return whole_table(lm.model, total.table(chosen, known, notes))
 
 
 def measure_call(

@@ -103,10 +103,10 @@ def study(
         for part in sums_of(run, reading.batches(progress=progress), chosen, sinks=sought, kinds=kinds):
             total.add(part)
         recording = recording_of_texts(lm, reading, groups, keepers, taps) if tensors else None
-    found = sought.sinks if isinstance(sought, SinkSearch) else sought
+    known = sought.sinks if isinstance(sought, SinkSearch) else sought
     notes = {"model": lm.name, "loaded": lm.because, "windows": reading.windows, "rarity": reading.rarity_because}
-    notes |= {"sinks": found.because, **two_sided(lm, chosen, kinds, reading)}
-    return Study(whole_table(lm.model, total.table(chosen, found, notes)), recording)
+    notes |= {"sinks": known.because, **two_sided(lm, chosen, kinds, reading)}
+    return Study(whole_table(lm.model, total.table(chosen, known, notes)), recording)
 
 
 @dataclass(eq=False)

@@ -284,9 +284,9 @@ def gather(
         if plot is not None:
             watching.append(pooling := measurement.MapPooling(reading))
         # Longer texts are read by the page by themselves, as far as it reads them.
-        kept = html is not None and len(source.text) <= studio.MOST_CHARS
-        kept |= open_page and long == "windows" and len(source.text) <= studio.MAX_TEXT
-        keep = ("q", "k", "lse") if kept else ()
+        records = html is not None and len(source.text) <= studio.MOST_CHARS
+        records |= open_page and long == "windows" and len(source.text) <= studio.MAX_TEXT
+        keep = ("q", "k", "lse") if records else ()
         table, record = measurement.study(
             lm, reading, measured, keep=keep, sinks=sinks, beside=watching, progress=progress
         )

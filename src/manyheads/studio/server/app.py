@@ -11,7 +11,7 @@ import asyncio
 import gzip
 import json
 import sys
-from collections.abc import Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
@@ -47,6 +47,11 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem} for status in (400, 403, 404, 409, 413, 500, 503)
 }
 ROUTING = {404: "There is no such address here.", 405: "This address does not take such a request."}
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def create_app(desk: StudioSession) -> FastAPI:
@@ -124,7 +129,7 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-def answer(app: FastAPI, method: str, path: str, body: object = None) -> Answer:
+def answer(app: Application, method: str, path: str, body: object = None) -> Answer:
     """The application's answer to one request without a socket; `body` is sent as JSON. No guard stands before it, for
     the caller is in this process already. Works inside a running event loop, too.
 
@@ -167,9 +172,12 @@ def answer(app: FastAPI, method: str, path: str, body: object = None) -> Answer:
         else:
             chunks.append(message.get("body", b""))
 
+    async def serve() -> None:
+        await app(scope, receive, send)
+
     # A notebook's kernel runs an event loop in this thread, in which a second one cannot start: hence another thread.
     with ThreadPoolExecutor(1, thread_name_prefix="studio-answer") as pool:
-        pool.submit(asyncio.run, app(scope, receive, send)).result()
+        pool.submit(asyncio.run, serve()).result()
     return Answer(status, kind, b"".join(chunks))
 
 

@@ -16,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from manyheads.errors import FileAccessError
 from manyheads.inputs import record
-from manyheads.studio.server.app import create_app
+from manyheads.studio.server.app import Application, Receive, Scope, Send, create_app
 from manyheads.studio.session import MAX_UPLOAD, StudioSession
 
 if TYPE_CHECKING:
@@ -52,11 +52,6 @@ HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True, eq=False)
