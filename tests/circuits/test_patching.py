@@ -464,7 +464,8 @@ def test_kl_compares_both_runs_of_a_path_with_one_clean_run(direction, passes, f
     assert len(count) == 2 * (passes + 2) and got[0].clean == pytest.approx(0, abs=1e-6)
     wanted = [logits_of(lm, text).log_softmax(-1) for text in (*CLEAN, *CORRUPTED)]
     kl = [float((one.exp() * (one - other)).sum()) for one, other in zip(wanted[:2], wanted[2:], strict=True)]
-    assert got[0].corrupted == pytest.approx(sum(kl) / 2, rel=1e-4)
+    # Logarithms of probabilities are rounded to some 5e-7 in float32.
+    assert got[0].corrupted == pytest.approx(sum(kl) / 2, rel=1e-4, abs=1e-6)
 
 
 def test_several_texts_have_an_interval(fresh):

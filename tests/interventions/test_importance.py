@@ -90,7 +90,7 @@ def test_the_gradient_of_each_head_and_text_is_a_difference_in_its_gate(name, at
 
 def test_gradients_know_softcaps_and_windows(fresh):
     """In float32, since this model's softmax is: a larger step, and less exact."""
-    lm, step = loaded("gemma2", draw(fresh), "eager"), 0.02
+    lm, step = loaded("gemma2", draw(fresh), "eager"), 0.005
     found = mh.importance(lm, list(TEXTS), "gradient")
     for at in (1, 6, 11):
         head = found.heads[at]
