@@ -76,7 +76,6 @@ def study(
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
     reading = given if isinstance(given, Reading) else read(lm, given, only_texts=True)
     reading = replace(reading, most_padding=most_padding(lm))
-    reading = replace(reading, most_padding=most_padding(lm))
     sought = sinks_or_search(reading, chosen) if sinks is None else sinks
     keepers: list[Keeper] = []
     taps: list[Tap] = []

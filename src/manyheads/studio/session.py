@@ -1,7 +1,7 @@
 """A studio session: its workspace, open recordings, role labels, tiles, jobs and experiments.
 
-The command builds one from paths and names (`Desk(Workspace.of(...))`); `desk_with`, `open_text` and `open_recording`
-build one from a model or a recording that is already in memory, for notebooks, single files and `look --open`.
+The command builds one from paths and names (`StudioSession(Workspace.of(...))`); `desk_with`, `open_text` and
+`open_recording` build one from a model or a recording in memory, for notebooks, single files and `look --open`.
 """
 
 from __future__ import annotations
