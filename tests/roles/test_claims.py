@@ -177,11 +177,13 @@ def test_what_is_reported_is_not_what_was_chosen_by(rng):
 
 
 def test_chance_alone_makes_no_claim_however_many_are_tried(rng):
-    """Scores that equal chance: of thousands of tests the bare p-values call some, the adjusted ones none."""
+    """Scores that equal chance: of thousands of tests the bare p-values call some, the adjusted ones none, but for one
+    draw in twenty at most: a chance that they name themselves."""
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": 0.6, "mode": 0.4})
-    claims = [claim for (claim,) in control(claims_of(made(rng, scores, heads=500), [UP]))]
-    assert sum(claim.p_value < 0.05 for claim in claims) > 5
-    assert not any(claim.q_value <= MAX_FALSE for claim in claims)
+    draws = [[claim for (claim,) in control(claims_of(made(rng, scores, heads=500), [UP]))] for _ in range(10)]
+    assert all(sum(claim.p_value < 0.05 for claim in claims) > 5 for claims in draws)
+    # More than two of ten are less than a chance in 80 where one in twenty has any.
+    assert sum(any(claim.q_value <= MAX_FALSE for claim in claims) for claims in draws) <= 2
 
 
 @pytest.mark.slow  # 800 heads; the adjusted ones of 500 are quick
