@@ -1,0 +1,313 @@
+"""GGUF files: models of each family as transformers had them, packed numbers, tokenizers, damage, and noise.
+
+Files are written by `gguf_files`, as llama.cpp's converter writes them. What judges: the model that was written, the
+`gguf` package's own unpacking, transformers' own loader of GGUF, and a merge of bytes written here.
+"""
+
+import random
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+import manyheads as mh
+from manyheads.models.loading.gguf.blocks import FORMATS
+from manyheads.models.loading.gguf.file import GgufFile
+from manyheads.models.loading.gguf.model import build_unpacked
+from manyheads.models.loading.gguf.tokenizer import tokenizer_of
+from tests.models.gguf_files import Packed, gguf_bytes, packed, random_blocks, text, value_bytes, write_model
+from tests.refusals import refuses
+from tests.seeds import seed_of
+
+SIZES = {
+    "vocab_size": 37, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
+    "intermediate_size": 80, "max_position_embeddings": 72, "bos_token_id": None, "eos_token_id": None,
+    "pad_token_id": None,
+}  # fmt: skip
+MODELS: dict[str, Any] = {
+    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES, rms_norm_eps=3e-5, rope_theta=7e4)),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SIZES, tie_word_embeddings=True)),
+    # 128: the width that transformers' loader takes whatever the file says; ours is asked for another below.
+    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, head_dim=128)),
+    "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**SIZES, sliding_window=11)),
+    "gemma2": lambda: hf.Gemma2ForCausalLM(
+        hf.Gemma2Config(**SIZES, head_dim=10, query_pre_attn_scalar=10, sliding_window=7, attn_logit_softcapping=20.0)
+    ),
+    "gemma3": lambda: hf.Gemma3ForCausalLM(
+        hf.Gemma3TextConfig(
+            **SIZES | {"num_hidden_layers": 7}, head_dim=10, query_pre_attn_scalar=10, sliding_window=7
+        )
+    ),
+    "starcoder2": lambda: hf.Starcoder2ForCausalLM(hf.Starcoder2Config(**SIZES, sliding_window=None)),
+    "gpt2": lambda: hf.GPT2LMHeadModel(
+        hf.GPT2Config(
+            vocab_size=37, n_embd=48, n_layer=2, n_head=6, n_inner=192, n_positions=1024, bos_token_id=None,
+            eos_token_id=None,
+        )
+    ),
+}  # fmt: skip
+
+
+def randomised(model: nn.Module, fresh: torch.Generator) -> Any:
+    """Every parameter drawn, those too that a fresh model has at 0 and 1."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=fresh))
+    return model.eval()
+
+
+def unpacked(path: Path, dtype: torch.dtype | None = None) -> Any:
+    return build_unpacked(GgufFile(path), torch.device("cpu"), dtype, None)[0]
+
+
+@pytest.fixture(params=list(MODELS))
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+class TestModels:
+    def test_weights_and_logits_are_those_of_the_model_that_was_written(
+        self, family: str, tmp_path: Path, fresh: torch.Generator
+    ):
+        model = randomised(MODELS[family](), fresh)
+        read = unpacked(write_model(tmp_path / "model.gguf", model, family))
+        assert type(read) is type(model)
+        expected, weights = model.state_dict(), read.state_dict()
+        assert weights.keys() == expected.keys()
+        # A norm of Gemma is stored as 1 + w, which rounds; nothing else may change.
+        for name, weight in expected.items():
+            rounded = (weight + 1) - 1 if family.startswith("gemma") and name.endswith("norm.weight") else weight
+            assert torch.equal(weights[name], rounded), name
+        ids = torch.randint(0, 37, (2, 29), generator=fresh)
+        with torch.no_grad():
+            theirs, ours = model(ids).logits, read(ids).logits
+        assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+        if not family.startswith("gemma"):
+            assert torch.equal(ours, theirs)
+
+    def test_every_weight_is_as_transformers_unpacks_it(self, family: str, tmp_path: Path, fresh: torch.Generator):
+        model, rng = randomised(MODELS[family](), fresh), np.random.default_rng(seed_of(family))
+
+        def pack(name: str, weight: torch.Tensor) -> Packed:
+            is_matrix = weight.ndim == 2 and weight.shape[1] % 32 == 0
+            kind = int(rng.choice([2, 3, 6, 7, 8, 20]))
+            form = FORMATS[kind]
+            return random_blocks(tuple(weight.shape), kind, 32, form.num_bytes, rng) if is_matrix else packed(weight)
+
+        path = write_model(tmp_path / "model.gguf", model, family, pack, **TOKENS)
+        theirs = hf.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
+        ours, expected = unpacked(path).state_dict(), theirs.state_dict()
+        assert all(torch.equal(ours[name], weight) for name, weight in expected.items())
+        assert ours.keys() == expected.keys()
+
+
+TOKENS = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
+    "tokenizer.ggml.tokens": [chr(97 + place) if place < 26 else f"{chr(71 + place)}b" for place in range(37)],
+    "tokenizer.ggml.token_type": [1] * 37,
+    "tokenizer.ggml.merges": [f"{chr(97 + place)} b" for place in range(11)],
+    "tokenizer.ggml.padding_token_id": 5,
+}
+
+
+class TestWhatAFileSays:
+    """Keys that change what a model computes are read, or the file is refused, and the key named."""
+
+    def read(self, tmp_path: Path, fresh: torch.Generator, /, architecture: str = "llama", **keys: Any) -> Any:
+        model = randomised(MODELS[architecture](), fresh)
+        named = {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
+        return unpacked(write_model(tmp_path / "model.gguf", model, architecture, **named)), model
+
+    def test_linear_scaling_is_that_of_transformers(self, tmp_path: Path, fresh: torch.Generator):
+        read, model = self.read(tmp_path, fresh, rope__scaling__type="linear", rope__scaling__factor=2.5)
+        scaled = hf.LlamaForCausalLM(
+            hf.LlamaConfig(
+                **SIZES, rms_norm_eps=3e-5, rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 7e4}
+            )
+        )
+        scaled.load_state_dict(model.state_dict())
+        ids = torch.randint(0, 37, (1, 31), generator=fresh)
+        with torch.no_grad():
+            assert torch.equal(read(ids).logits, scaled.eval()(ids).logits)
+            assert not torch.allclose(read(ids).logits, model(ids).logits, atol=1e-3)
+
+    def test_factors_of_llama_3_become_its_settings(self, tmp_path: Path, fresh: torch.Generator):
+        settings = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_factor": 1.0}
+        settings |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+        sizes = SIZES | {"hidden_size": 128, "num_attention_heads": 2, "max_position_embeddings": 131072}
+        model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, rope_parameters=settings)), fresh)
+        plain = 5e5 ** (torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+        factors = 1 / (model.model.rotary_emb.inv_freq.double() * plain)
+        path = tmp_path / "model.gguf"
+        write_model(path, model, "llama", extra={"rope_freqs.weight": packed(factors.float())})
+        ids = torch.randint(0, 37, (1, 31), generator=fresh)
+        with torch.no_grad():
+            assert torch.equal(unpacked(path)(ids).logits, model(ids).logits)
+        write_model(path, model, "llama", extra={"rope_freqs.weight": packed(factors.float() * 1.01)})
+        refuses(mh.ManyHeadsError, "rope_freqs.weight.*not those of Llama 3", unpacked, path)
+
+    @pytest.mark.parametrize(
+        ("keys", "words"),
+        [
+            ({"rope__scaling__type": "longrope"}, r"llama\.rope\.scaling\.type = 'longrope', which is not read"),
+            ({"rope__scaling__factor": 2.0}, r"llama\.rope\.scaling\.factor = 2\.0"),
+            ({"attention__clamp_kqv": 8.0}, r"llama\.attention\.clamp_kqv"),
+            ({"expert_count": 4}, r"llama\.expert_count"),
+            ({"attention__head_count_kv": [2, 3]}, r"head_count_kv for each layer \(2, 3\)"),
+            ({"rope__dimension_count": 4}, r"llama\.rope\.dimension_count = 4"),
+            ({"block_count": 900}, "900 layers, and 2"),
+            ({"block_count": 3}, "lacks: model.layers.2"),
+            ({"block_count": 1}, "'blk.1..*has no place"),
+            ({"vocab_size": 36}, "a vocabulary of 36, and 37 embeddings"),
+            ({"feed_forward_length": 82}, r"is \[80, 48\], and its keys mean \[82, 48\]"),
+            ({"attention__head_count": 0}, "says 0 for llama.attention.head_count"),
+            ({"attention__head_count": 5}, "."),
+        ],
+    )
+    def test_what_is_not_read_is_refused_and_named(
+        self, tmp_path: Path, fresh: torch.Generator, keys: dict[str, Any], words: str
+    ):
+        refuses(mh.ManyHeadsError, words, self.read, tmp_path, fresh, **keys)
+
+    def test_architecture_that_is_not_read(self, tmp_path: Path):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(gguf_bytes({"general.architecture": "rwkv"}, {"x": packed(torch.ones(3))}))
+        refuses(mh.ManyHeadsError, "of architecture 'rwkv'; GGUF is read for llama, qwen2, qwen3", unpacked, path)
+
+
+U32, U64, STRING, ARRAY = "<I", "<Q", 8, 9
+BIG = 2**62
+
+
+def header(num_tensors: int = 0, num_keys: int = 1, version: int = 3, magic: bytes = b"GGUF") -> bytes:
+    return magic + struct.pack("<IQQ", version, num_tensors, num_keys)
+
+
+ARCHITECTURE = text("general.architecture") + value_bytes("llama")
+
+
+def key(name: str, kind: int, value: bytes) -> bytes:
+    return text(name) + struct.pack(U32, kind) + value
+
+
+def entry(name: str = "x", sizes: tuple[int, ...] = (4,), kind: int = 0, offset: int = 0) -> bytes:
+    return text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
+
+
+def one_tensor(*entries: bytes, data: bytes = b"\1" * 64, keys: bytes = b"", num_keys: int = 1) -> bytes:
+    head = header(len(entries), num_keys) + ARCHITECTURE + keys + b"".join(entries)
+    return head + b"\0" * (-len(head) % 32) + data
+
+
+DAMAGED: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "it is empty"),
+    "three bytes": (b"GGU", "no GGUF file"),
+    "magic of GGML": (header(magic=b"lmgg"), "no GGUF file: its first bytes are b'lmgg'"),
+    "header alone": (header(), "1 keys in the 0 bytes"),
+    "half a header": (b"GGUF\3\0\0\0\0", "a number of 8 bytes, where 1 are left"),
+    "version 1": (header(version=1), "of GGUF version 1; versions 2 and 3"),
+    "version 99": (header(version=99), "of GGUF version 99"),
+    "big-endian": (b"GGUF" + struct.pack(">IQQ", 3, 0, 1), "is big-endian"),
+    "keys of 2^62": (header(num_keys=BIG) + ARCHITECTURE, f"{BIG:,} keys in the"),
+    "tensors of 2^62": (header(num_tensors=BIG) + ARCHITECTURE, f"{BIG:,} tensors in the"),
+    "key of 2^60": (header() + struct.pack(U64, 2**60) + b"a" * 9, "a key of 1,152,921,504,606,846,976 bytes"),
+    "key of 2^64 - 8": (header() + struct.pack(U64, 2**64 - 8) + b"a" * 9, "a key of 18,446,744,073,709,551,608 bytes"),
+    "value cut short": (header() + key("general.architecture", STRING, struct.pack(U64, 9) + b"llama"), "of 9 bytes"),
+    "value of a type": (header() + key("a", 999, b""), "a value of the unknown type 999 for 'a'"),
+    "array of 2^40": (header() + key("a", ARRAY, struct.pack("<IQ", 0, 2**40)), "values of 'a' in the 0 bytes"),
+    "array of 2^33": (header() + key("a", ARRAY, struct.pack("<IQ", 0, 2**33) + b"abc"), "8,589,934,592 values"),
+    "array of strings": (header() + key("a", ARRAY, struct.pack("<IQ", 8, 9) + b"\0" * 71), "9 values of 'a'"),
+    "array of arrays": (header() + key("a", ARRAY, struct.pack("<IQ", 9, 1) * 2000), "an array of arrays for 'a'"),
+    "array of a type": (header() + key("a", ARRAY, struct.pack("<IQ", 77, 0)), "an array of the unknown type 77"),
+    "no UTF-8": (header() + key("general.architecture", STRING, struct.pack(U64, 2) + b"\xff\xfe"), "which is no UTF-8"),
+    "no architecture": (header() + key("a", 4, struct.pack(U32, 1)), "no general.architecture"),
+    "number as architecture": (header() + key("general.architecture", 4, struct.pack(U32, 1)), "no general.architecture"),
+    "key twice": (header(num_keys=2) + ARCHITECTURE * 2, "the key 'general.architecture' a second time"),
+    "tensor twice": (one_tensor(entry(), entry()), "the tensor 'x' a second time"),
+    "no dimensions' size": (one_tensor(entry(sizes=(0, 4))), r"the tensor 'x' of shape \[0, 4\]"),
+    "nine dimensions": (one_tensor(entry(sizes=(1,) * 9)), "9 dimensions, where 4 is the most"),
+    "dimensions of 2^33": (one_tensor(entry(sizes=(2**33,))), "which would end at byte"),
+    "dimensions of 2^80": (one_tensor(entry(sizes=(2**40, 2**40))), "of shape"),
+    "offset of 2^63": (one_tensor(entry(offset=2**63)), "which would end at byte"),
+    "offset past the end": (one_tensor(entry(offset=64)), "which would end at byte"),
+    "odd offset": (one_tensor(entry(offset=4)), "not aligned to 32 bytes"),
+    "data cut short": (one_tensor(entry(sizes=(17,))), "which would end at byte"),
+    "type of a tensor": (one_tensor(entry(kind=999)), "the tensor 'x' of the unknown type 999"),
+    "rows of 33": (one_tensor(entry(sizes=(33, 2), kind=2)), "rows of 33 in the tensor 'x', of blocks of 32"),
+    "alignment 0": (one_tensor(entry(), keys=key("general.alignment", 4, struct.pack(U32, 0)), num_keys=2), "of 0, no"),
+    "alignment 3": (one_tensor(entry(), keys=key("general.alignment", 4, struct.pack(U32, 3)), num_keys=2), "of 3, no"),
+    "alignment in words": (one_tensor(entry(), keys=key("general.alignment", 8, text("x")), num_keys=2), "of 'x', no"),
+}  # fmt: skip
+
+
+class TestDamage:
+    @pytest.mark.parametrize("name", DAMAGED)
+    def test_is_one_line_that_names_file_and_fault(self, name: str, tmp_path: Path):
+        contents, words = DAMAGED[name]
+        path = tmp_path / "model.gguf"
+        path.write_bytes(contents)
+        with pytest.raises(mh.ManyHeadsError, match=words) as raised:
+            GgufFile(path)
+        assert str(path) in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+    def test_kinds_that_are_not_read_are_named(self, tmp_path: Path):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(one_tensor(entry("blk.0.ffn_up", kind=39)))
+        refuses(mh.ManyHeadsError, r"holds MXFP4 tensors \(blk.0.ffn_up\), which are not read: convert it", GgufFile, path)
+
+    def test_parts_of_a_model_are_named(self, tmp_path: Path):
+        path = tmp_path / "model-00002-of-00007.gguf"
+        path.write_bytes(one_tensor(entry()))
+        refuses(mh.ManyHeadsError, "part 2 of 7 of a model", GgufFile, path)
+
+    def test_missing_file(self, tmp_path: Path):
+        refuses(mh.ManyHeadsError, "cannot read", GgufFile, tmp_path / "none.gguf")
+
+    def test_noise_ends_in_our_own_error_and_takes_no_more_memory_than_the_file(
+        self, tmp_path: Path, fresh: torch.Generator
+    ):
+        """Bytes changed at random, cut, repeated: read whole, model and tokenizer, or refused in words."""
+        path, rng = tmp_path / "model.gguf", random.Random(seed_of("noise"))
+        model = randomised(MODELS["llama"](), fresh)
+        whole = write_model(path, model, "llama", **TOKENS).read_bytes()
+        metadata = whole.index(b"blk.")  # most damage is where lengths are
+        outcomes = []
+        for _ in range(400):
+            contents = bytearray(whole)
+            for _ in range(rng.choice([1, 1, 2, 8])):
+                place = rng.randrange(metadata if rng.random() < 0.7 else len(contents))
+                kind = rng.random()
+                if kind < 0.6:
+                    contents[place] = rng.choice([0, 1, 127, 255, rng.randrange(256)])
+                elif kind < 0.8:
+                    del contents[place : place + rng.randrange(1, 40)]
+                else:
+                    contents[place:place] = contents[place : place + rng.randrange(1, 40)]
+            path.write_bytes(contents[: rng.randrange(len(contents))] if rng.random() < 0.1 else contents)
+            tracemalloc.start()
+            try:
+                file = GgufFile(path)
+                assert tracemalloc.get_traced_memory()[1] < 2 * len(contents)
+            except mh.ManyHeadsError as error:
+                assert str(path) in str(error), error
+                outcomes.append(False)
+                continue
+            finally:
+                tracemalloc.stop()
+            for read in (lambda: build_unpacked(file, torch.device("cpu"), None, None), lambda: tokenizer_of(file)):
+                try:
+                    read()
+                    outcomes.append(True)
+                except mh.ManyHeadsError as error:
+                    assert str(path) in str(error), error
+                    outcomes.append(False)
+        assert 20 < sum(outcomes) < len(outcomes) - 200  # some damage is none that anybody could see
