@@ -132,7 +132,7 @@ NAMES = (
     PrivateName("transformers.utils.output_capturing:install_all_output_capturing_hooks", "<=5.9",
                 "a loaded model that was asked for its maps or hidden states cannot be pickled"),
     PrivateName("transformers.integrations.gguf.dequant:dequantize", "5.17",
-                "GGUF files with tensors of the kinds IQ1 to IQ3 are refused (so are they up to 5.19, which reads fewer)"),
+                "GGUF files with tensors of the kinds IQ1 to IQ3 are refused, as up to 5.19, which reads fewer kinds"),
     PrivateName("transformers.utils.logging:set_tqdm_hook", "5.4", "loading is refused"),
     PrivateName("transformers.utils.logging:EmptyTqdm", "<=4.53", "loading is refused"),
     # What other packages put on a model.

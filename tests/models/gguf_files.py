@@ -31,7 +31,7 @@ def value_bytes(value: Any) -> bytes:
     """A value of a key with its type: a number, a text, or a list of one of these."""
     if isinstance(value, bool | int | float | str):
         code = CODES[type(value)]
-        if code == 8:
+        if isinstance(value, str):
             return struct.pack("<I", code) + text(value)
         return struct.pack("<I", code) + struct.pack({4: "<I", 6: "<f", 7: "<?"}[code], value)
     items = list(value)
@@ -100,8 +100,8 @@ GPT2 = {
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
 }  # fmt: skip
 ENDS = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "transformer.wte": "token_embd",
-    "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm",
 }  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def byte_level(tokens: Sequence[str], merges: Sequence[str] = (), pre: str = "gp
         "tokenizer.ggml.pre": pre,
         "tokenizer.ggml.tokens": list(tokens),
         "tokenizer.ggml.token_type": [3 if token.startswith("<|") else 1 for token in tokens],
-        "tokenizer.ggml.merges": list(merges) or ["a b"][:0] or [],
+        "tokenizer.ggml.merges": list(merges),
         "tokenizer.ggml.bos_token_id": 0,
     }
 

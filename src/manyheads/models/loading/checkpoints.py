@@ -31,6 +31,7 @@ from manyheads import private_names
 from manyheads.base import few, nearest
 from manyheads.base import first_line as line_of
 from manyheads.errors import FileAccessError, ModelError
+from manyheads.models.loading.gguf.file import GgufFile
 from manyheads.sizing.architecture import parsed
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
@@ -39,6 +40,7 @@ _TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  
 # What is fetched from the hub: everything small that a model or a tokenizer may need, and the weights in one format.
 _SMALL = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "tokenizer*")
 _LARGE = ("model.safetensors", "model-*.safetensors", "pruned.safetensors")
+GGUF = ".gguf"
 _OF_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece")
 _HUB_TIMEOUT_SECONDS = 10
 
@@ -100,13 +102,14 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
 @dataclass(frozen=True)
 class Checkpoint:
     """A folder from which a model can be loaded. `name` is what to call it, `because` where it was found, `shards` the
-    files of its weights."""
+    files of its weights. `gguf`: the one file that is the whole model, where it is one of those."""
 
     folder: Path
     name: str
     because: str
     config: dict[str, Any] = field(default_factory=dict, repr=False)  # config.json, as written
     shards: tuple[str, ...] = ()
+    gguf: GgufFile | None = None
 
 
 def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None, code: bool = False) -> Checkpoint:
@@ -129,6 +132,8 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
     if is_here:
         if folder.suffix in _PICKLES:
             raise _pickle(str(folder), folder.parent, [folder.name])
+        if folder.suffix.lower() == GGUF:
+            return _of_gguf(folder)
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
     if not isinstance(what, str) or not is_hub_id(name):
         raise ModelError(
@@ -197,6 +202,11 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
         files = sorted(path.name for path in folder.iterdir() if path.is_file())
     except OSError as error:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
+    packed = [file for file in files if file.lower().endswith(GGUF)]
+    if packed and "config.json" not in files:
+        if len(packed) > 1:
+            raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
+        return _of_gguf(folder / packed[0])
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")
     classes = config.get("architectures") or []
@@ -226,6 +236,13 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     if unsafe := [shard for shard in shards if not shard.endswith(".safetensors")]:
         raise _pickle(str(folder), folder, unsafe, config)
     return Checkpoint(folder, name, because, config, tuple(shards))
+
+
+def _of_gguf(path: Path) -> Checkpoint:
+    file = GgufFile(path)
+    return Checkpoint(
+        path.parent, path.stem, f"from the file {path}, sha256 {file.sha256[:12]}...", {}, (path.name,), file
+    )
 
 
 def _require_model_files(where: str, files: list[str]) -> None:

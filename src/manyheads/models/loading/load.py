@@ -132,7 +132,7 @@ def load(
 ) -> LoadedModel:
     """A model and its tokenizer.
 
-    - `what`: a bundled name ("minilm"), a folder, a hub id, or a torch module in hand.
+    - `what`: a bundled name ("minilm"), a folder, a GGUF file, a hub id, or a torch module in hand.
     - `tokenizer`: the one that lies beside the model, unless one in hand is given; False: none is needed.
     - `processor`: transformers' own image processor or feature extractor, likewise, for a model of pictures or sounds.
     - `name`: what recordings, tables and messages call a module in hand; None: where it was loaded from, else its
@@ -146,8 +146,9 @@ def load(
     A module in hand must be in eval mode. It is used as it is, so of the options it takes only a tokenizer, a processor
     and a `name`. From then on a transformers model refuses `head_mask=`, which it would ignore, and names what does it.
 
-    Weights are read from safetensors only. The hub's local cache comes before the hub. Raises ModelError for what
-    cannot be loaded, or not as asked, with what to do about it; FileAccessError where a folder may not be read.
+    Weights are read from safetensors and GGUF only; packed ones become float32, unless another dtype is asked for. The
+    hub's local cache comes before the hub. Raises ModelError for what cannot be loaded, or not as asked, with what to
+    do about it; FileAccessError where a folder may not be read.
     """
     _require_callable(tokenizer, "tokenizer", "tokenizer", "AutoTokenizer")
     _require_callable(processor, "processor", "processor of pictures or sounds", "AutoImageProcessor")
@@ -183,6 +184,8 @@ def load(
         )
     require_usable(model, checkpoint.name)
     stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
+    if checkpoint.gguf is not None:
+        stored = checkpoint.gguf.formats_in_words
     because = [
         f"{type(model).__name__}, {why}",
         f"{plain(model.dtype)}, {'as asked' if kind else stored}",

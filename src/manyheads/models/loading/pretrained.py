@@ -25,6 +25,8 @@ from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import free_bytes
 from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, first_line
+from manyheads.models.loading.gguf.model import build_unpacked, class_of
+from manyheads.models.loading.gguf.tokenizer import tokenizer_in_words, tokenizer_of
 from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.models.weights.compact_form import build_compact, is_compact
 from manyheads.models.weights.projections import image_token_of
@@ -57,6 +59,8 @@ def class_for(checkpoint: Checkpoint, trust: bool) -> tuple[type, str]:
     """
     import transformers
 
+    if checkpoint.gguf is not None:
+        return class_of(checkpoint.gguf), f"from the file's architecture {checkpoint.gguf.architecture!r}"
     config = checkpoint.config
     named = [name for name in config.get("architectures") or [] if isinstance(name, str)]
     kernel = config.get("attn_implementation")
@@ -103,6 +107,9 @@ def build(
     if device.type != "cpu" and find_spec("accelerate") is not None:
         options["device_map"] = {"": device}
     try:
+        if checkpoint.gguf is not None:
+            remarks = [] if dtype is None else [checkpoint.gguf.formats_in_words]
+            return build_unpacked(checkpoint.gguf, device, dtype, attention), remarks
         require_plausible(cls, checkpoint)
         if is_compact(checkpoint.folder):
             return build_compact(cls, checkpoint.folder, device, dtype, attention)
@@ -199,6 +206,8 @@ def tokenizer_beside(checkpoint: Checkpoint, trust: bool) -> Tokenizer:
 
 def reader_beside(model: nn.Module, checkpoint: Checkpoint, trust: bool) -> tuple[Tokenizer | None, list[str]]:
     """The tokenizer of a model, and a remark where there is none. Raises ModelError where a model of text has none."""
+    if checkpoint.gguf is not None:
+        return tokenizer_of(checkpoint.gguf), [tokenizer_in_words(checkpoint.gguf)]
     try:
         return tokenizer_beside(checkpoint, trust), []
     except ModelError:

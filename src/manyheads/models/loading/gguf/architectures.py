@@ -24,7 +24,7 @@ from manyheads.base import few
 from manyheads.errors import ModelError
 from manyheads.models.loading.gguf.file import GgufFile, Strings
 
-__all__ = ["FAMILIES", "Family", "Plan", "plan_of"]
+__all__ = ["FAMILIES", "Family", "Plan", "family_of", "plan_of"]
 
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -138,7 +138,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _KEYS
             | _RMS
             | {"attention.sliding_window": "sliding_window"}
-            | {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"},
+            | {name: name for name in ("attn_logit_softcapping", "final_logit_softcapping")},
             _ENDS | _layers(_SANDWICH | _ATTENTION | _GATED),
             _GEMMA,
             as_stored=((r"norm\.weight$", _less_one),),
@@ -189,7 +189,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Plan:
-    """How a file becomes a model: its class, its config, and for each of the model's weights the tensor it is made of."""
+    """How a file becomes a model: its class, its config, and the tensor that each of the model's weights is made of."""
 
     family: Family
     config: Mapping[str, object]
@@ -249,15 +249,20 @@ class _Keys:
         return f"{self.file.architecture}.{key}"
 
 
+def family_of(file: GgufFile) -> Family:
+    """The family of a file's architecture. Errors: ModelError for one that is not read."""
+    family = FAMILIES.get(file.architecture)
+    if family is None:
+        raise ModelError(f"{file.path} is of architecture {file.architecture!r}; GGUF is read for {few(FAMILIES, 20)}.")
+    return family
+
+
 def plan_of(file: GgufFile) -> Plan:
     """What `file` is in transformers.
 
     Errors: ModelError for an architecture that is not read, a key or tensor that is not, or one that is missing.
     """
-    family = FAMILIES.get(file.architecture)
-    if family is None:
-        raise ModelError(f"{file.path} is of architecture {file.architecture!r}; GGUF is read for {few(FAMILIES, 20)}.")
-    keys = _Keys(file)
+    family, keys = family_of(file), _Keys(file)
     config: dict[str, object] = {"architectures": [family.model], **family.fixed}
     for key, name in family.keys.items():
         if key.endswith("epsilon"):
@@ -343,13 +348,13 @@ def _positions(keys: _Keys, family: Family, config: dict[str, object]) -> set[st
 
 def _is_27b(config: Mapping[str, object]) -> bool:
     """Whether a Gemma is one of 27 billion, whose queries are scaled otherwise, as llama.cpp tells them."""
-    return config["architectures"] == ["Gemma2ForCausalLM"] and config["num_hidden_layers"] == 46 or (
+    return (config["architectures"] == ["Gemma2ForCausalLM"] and config["num_hidden_layers"] == 46) or (
         config["architectures"] == ["Gemma3ForCausalLM"] and config["num_hidden_layers"] == 62
     )
 
 
 def _llama3(file: GgufFile, theta: float, width: int) -> dict[str, object]:
-    """The settings of Llama 3's scaling whose factors the file holds. Errors: ModelError where they are of no setting."""
+    """The settings of Llama 3's scaling whose factors the file holds. Errors: ModelError where they are of none."""
     stored = file.numbers("rope_freqs.weight").double()
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     old = _LLAMA3["original_max_position_embeddings"]

@@ -1,11 +1,11 @@
 """How GGUF packs numbers: `FORMATS`, by the number that a file has for it, and how each is unpacked.
 
 A tensor is a row of blocks. A block of a quantised kind holds 32 or 256 numbers as small integers q, with a scale d in
-half precision, some with a smallest value m too: the numbers are d q or d q + m. Kinds whose names end in K share out 256
-numbers over groups of 16 or 32 with integer scales of their own; the kinds IQ name points of a table.
+half precision, some with a smallest value m too: the numbers are d q or d q + m. Kinds whose names end in K have a
+scale for each group of 16 or 32 of their 256 numbers; the kinds IQ name points of a table.
 
-Each unpacking takes float32 and rounds where llama.cpp's own does, so that both agree to the bit. Nine kinds lean on the
-tables in transformers (5.20 and later), which a file of ours would only repeat.
+Each unpacking computes in float32 and rounds where llama.cpp's own does, so that both agree to the bit. Seven kinds are
+left to transformers (5.20 and later), which has their tables.
 
 Source: ggml/src/ggml-quants.c of llama.cpp (dequantize_row_*).
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from manyheads import private_names
 
-__all__ = ["FORMATS", "NOT_READ", "Format"]
+__all__ = ["FORMATS", "NOT_READ", "PLAIN", "Format"]
 
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4_NL and IQ4_XS
 
@@ -165,11 +165,15 @@ FORMATS: Mapping[int, Format] = MappingProxyType(
         1: Format("F16", 1, 2, partial(_plain, torch.float16)),
         30: Format("BF16", 1, 2, partial(_plain, torch.bfloat16)),
     }
-    | {kind: Format(name, n, size, partial(_in_blocks, unpack, size)) for kind, (name, n, size, unpack) in _OURS.items()}
+    | {
+        kind: Format(name, n, size, partial(_in_blocks, unpack, size))
+        for kind, (name, n, size, unpack) in _OURS.items()
+    }
     | {kind: Format(name, 256, size, partial(_by_transformers, kind)) for kind, (name, size) in _TABLED.items()}
 )
+PLAIN = {"F32", "F16", "BF16"}  # of these, the numbers themselves are stored
 # What a file may hold and nothing here unpacks, by name, for the message.
 NOT_READ: Mapping[int, str] = MappingProxyType(
     {9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
-    | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
+    | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"}
 )

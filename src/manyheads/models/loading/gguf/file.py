@@ -10,12 +10,14 @@ Source: the format as llama.cpp describes it (ggml/docs/gguf.md), versions 2 and
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import re
 import struct
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -25,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.models.loading.gguf.blocks import FORMATS, NOT_READ, Format
+from manyheads.models.loading.gguf.blocks import FORMATS, NOT_READ, PLAIN, Format
 
 __all__ = ["GgufFile", "StoredTensor", "Strings"]
 
@@ -40,7 +42,7 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 class Strings(Sequence[str]):
-    """An array of strings as it lies in the file, each decoded when it is asked for: a list would be several times it."""
+    """An array of strings as it lies in the file, each decoded when it is asked for: a list would be larger by far."""
 
     def __init__(self, contents: memoryview, starts: array[int], ends: array[int]) -> None:
         self._contents, self._starts, self._ends = contents, starts, ends
@@ -115,10 +117,23 @@ class GgufFile:
         # A copy, which is aligned whatever the file's alignment is, and which the model may keep.
         return stored.format.unpack(packed.clone()).reshape(stored.shape)
 
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of the file. Cost: it is read once (98 MB: 0.1 s)."""
+        return hashlib.sha256(self._contents).hexdigest()
+
     @property
     def formats(self) -> Mapping[str, int]:
-        """How many tensors are packed in which way, the most common first."""
+        """How many tensors are stored in which way, the most common first."""
         return dict(Counter(tensor.format.name for tensor in self.tensors.values()).most_common())
+
+    @property
+    def formats_in_words(self) -> str:
+        """What a model's weights were before they were unpacked, as a part of a sentence."""
+        counts = ", ".join(f"{name} ({count} tensors)" for name, count in self.formats.items())
+        if self.formats.keys() <= PLAIN:
+            return f"stored as {counts}"
+        return f"unpacked from {counts}: rounded weights, not the original's"
 
     def _checked_version(self) -> int:
         if bytes(self._contents[:4]) != b"GGUF":
@@ -184,7 +199,9 @@ class GgufFile:
     def _array(self, key: str) -> Strings | NDArray[np.generic]:
         kind = self._whole("<I")
         if kind in _NUMBERS:
-            return self._numbers(_NUMBERS[kind], self._count(np.dtype(_NUMBERS[kind]).itemsize, f"values of {key!r}"), key)
+            return self._numbers(
+                _NUMBERS[kind], self._count(np.dtype(_NUMBERS[kind]).itemsize, f"values of {key!r}"), key
+            )
         if kind != _STRING:
             raise self._damaged(f"an array of {'arrays' if kind == _ARRAY else f'the unknown type {kind}'} for {key!r}")
         starts, ends = array("q"), array("q")

@@ -11,16 +11,15 @@ from manyheads import private_names
 from manyheads.base import few, first_line
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import plain
-from manyheads.models.loading.gguf.architectures import Plan, plan_of
+from manyheads.models.loading.gguf.architectures import Plan, family_of, plan_of
+from manyheads.models.loading.gguf.blocks import PLAIN
 from manyheads.models.loading.gguf.file import GgufFile
 
-__all__ = ["build_unpacked"]
+__all__ = ["build_unpacked", "class_of"]
 
 
-def build_unpacked(
-    file: GgufFile, device: torch.device, dtype: torch.dtype | None, attention: str | None
-) -> tuple[nn.Module, list[str]]:
-    """The model of a GGUF file on a device, in eval mode, and how its weights were stored, in words.
+def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | None, attention: str | None) -> nn.Module:
+    """The model of a GGUF file on a device, in eval mode.
 
     - `dtype`: None: float32, where the file holds packed numbers; else the precision that it holds.
 
@@ -63,13 +62,19 @@ def build_unpacked(
             f"(device='cpu'), or in a smaller dtype."
         ) from error
     model.tie_weights()
-    packed = ", ".join(f"{name} ({count} tensors)" for name, count in file.formats.items())
-    return model.eval(), [f"{plain(kind)}, unpacked from {packed}: rounded weights, not the original's"]
+    return model.eval()
+
+
+def class_of(file: GgufFile) -> type:
+    """The class of transformers for a file's architecture. Errors: ModelError for one that is not read."""
+    import transformers
+
+    return getattr(transformers, family_of(file).model)
 
 
 def _precision(file: GgufFile) -> torch.dtype:
     kinds = set(file.formats)
-    if not kinds <= {"F32", "F16", "BF16"}:
+    if not kinds <= PLAIN:
         return torch.float32
     if "BF16" in kinds:  # norms are float32 beside it
         return torch.bfloat16
@@ -78,9 +83,7 @@ def _precision(file: GgufFile) -> torch.dtype:
 
 def _built(file: GgufFile, plan: Plan, device: torch.device, dtype: torch.dtype, attention: str | None) -> Any:
     """The model of a plan's config, its weights not set. Errors: ModelError for sizes that make no model."""
-    import transformers
-
-    cls: Any = getattr(transformers, plan.family.model)
+    cls: Any = class_of(file)
     options = {"attn_implementation": attention} if attention else {}
     try:
         config = cls.config_class(**plan.config)

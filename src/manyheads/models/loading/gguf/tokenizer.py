@@ -1,8 +1,8 @@
 """The tokenizer that a GGUF file describes, as transformers has them.
 
-A file holds a vocabulary with the kind of each token, merges or scores, and names, but does not spell out, how a text is
-split before merging. A wrong split is another tokenizer in silence ("1999" as one token, or as four), so `SPLITS` names
-each that is known, and a file with another is refused. A chat template is carried along and applied by nobody.
+A file holds a vocabulary with the kind of each token, and merges or scores. It names, and does not spell out, how a
+text is split before merging. A wrong split is another tokenizer in silence ("1999" as one token, or as four), so
+`SPLITS` names each that is known, and a file with another is refused. A chat template is carried, and not applied.
 
 Source: llama.cpp's src/llama-vocab.cpp.
 """
@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from manyheads.base import few
 from manyheads.errors import ModelError
 from manyheads.models.loading.gguf.file import GgufFile, Strings
 from manyheads.models.loading.protocols import Tokenizer
 
-__all__ = ["SPLITS", "tokenizer_of"]
+__all__ = ["SPLITS", "tokenizer_in_words", "tokenizer_of"]
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -42,7 +44,7 @@ SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("gpt-4o", "llama4"), (_GPT4O,)),
     }
 )
-"""How a text is split before merges, by the name in the file: expressions, each applied to what those before it left."""
+"""How a text is split before merges, by the name in the file: each expression is applied to the pieces of the last."""
 
 # Vocabularies in which a word that is a token is never built by merges.
 _WHOLE_WORDS = frozenset({"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "tekken"})
@@ -64,6 +66,7 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
     kinds = [1] * len(tokens) if kinds is None else [int(kind) for kind in _numbers(file, "token_type", len(tokens))]
     if repeated := len(tokens) - len(set(tokens)):
         raise _damaged(file, f"{repeated:,} tokens twice in its vocabulary")
+    typed = list(zip(tokens, kinds, strict=True))
     if name == "gpt2":
         backend = _byte_level(file, tokens)
     elif name == "llama":
@@ -74,22 +77,30 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
             f"scores) are read. Pass tokenizer=, or tokenizer=False if its inputs are ids."
         )
     backend.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token, kind in zip(tokens, kinds) if kind == _CONTROL]
+        [AddedToken(token, normalized=False, special=True) for token, kind in typed if kind == _CONTROL]
     )
-    backend.add_tokens([AddedToken(token, normalized=False) for token, kind in zip(tokens, kinds) if kind == _USERS])
+    backend.add_tokens([AddedToken(token, normalized=False) for token, kind in typed if kind == _USERS])
     ends = {f"{end}_token": _token(file, tokens, f"{end}_token_id") for end in ("bos", "eos")}
     ends["unk_token"] = _token(file, tokens, "unknown_token_id")
     ends["pad_token"] = _token(file, tokens, "padding_token_id")
     _add_ends(file, backend, tokens)
     template = metadata.get("tokenizer.chat_template")
     limit = metadata.get(f"{file.architecture}.context_length")
-    return PreTrainedTokenizerFast(
+    made: Any = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         clean_up_tokenization_spaces=False,
         **{end: token for end, token in ends.items() if token is not None},
         **({"chat_template": template} if isinstance(template, str) else {}),
         **({"model_max_length": limit} if isinstance(limit, int) else {}),
     )
+    return made
+
+
+def tokenizer_in_words(file: GgufFile) -> str:
+    """Where a file's tokenizer is from, as a part of a sentence."""
+    split = file.metadata.get("tokenizer.ggml.pre")
+    template = "; chat template kept, not applied" if "tokenizer.chat_template" in file.metadata else ""
+    return f"tokenizer from the file{f', texts split as {split!r}' if split else ''}{template}"
 
 
 def _byte_level(file: GgufFile, tokens: Sequence[str]) -> Any:
@@ -129,7 +140,7 @@ def _pieces(file: GgufFile, tokens: Sequence[str], kinds: Sequence[int]) -> Any:
     from tokenizers import Tokenizer as Backend
     from tokenizers import decoders, models, normalizers
 
-    scores = [float(score) for score in _numbers(file, "scores", len(tokens))]
+    scores = _numbers(file, "scores", len(tokens))
     vocabulary = {token: place for place, token in enumerate(tokens)}
     merges: list[tuple[float, int, str, str]] = []
     for token, kind, score in zip(tokens, kinds, scores, strict=True):
@@ -199,7 +210,8 @@ def _strings(file: GgufFile, key: str) -> list[str]:
     values = file.metadata.get(key)
     if not isinstance(values, Strings):
         raise ModelError(
-            f"{file.path} has no tokenizer ({key} is missing). Pass tokenizer=, or tokenizer=False if its inputs are ids."
+            f"{file.path} has no tokenizer ({key} is missing). Pass tokenizer=, or tokenizer=False if its inputs are "
+            f"ids."
         )
     try:
         return list(values)
@@ -207,11 +219,11 @@ def _strings(file: GgufFile, key: str) -> list[str]:
         raise _damaged(file, f"text that is no UTF-8 in {key} ({error.reason})") from None
 
 
-def _numbers(file: GgufFile, key: str, count: int) -> Any:
+def _numbers(file: GgufFile, key: str, count: int) -> list[int | float]:
     values = file.metadata.get(f"tokenizer.ggml.{key}")
-    if values is None or isinstance(values, str | Strings) or not hasattr(values, "__len__") or len(values) != count:
+    if not isinstance(values, np.ndarray) or len(values) != count:
         raise _damaged(file, f"no {key} for each of its {count:,} tokens")
-    return values
+    return values.tolist()
 
 
 def _damaged(file: GgufFile, what: str) -> ModelError:
