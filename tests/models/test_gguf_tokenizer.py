@@ -151,7 +151,7 @@ class TestMergesOfBytes:
     def test_unknown_split_is_refused_by_name(self, vocabulary: tuple[list[str], list[str]], tmp_path: Path):
         tokens, merges = vocabulary
         file = file_of(tmp_path, model="gpt2", pre="viking", tokens=tokens, merges=merges)
-        refuses(mh.ManyHeadsError, "splits texts as 'viking' before merging.*Pass tokenizer=", tokenizer_of, file)
+        refuses(mh.ManyHeadsError, "splits texts as 'viking' before merging.*pass tokenizer=", tokenizer_of, file)
 
 
 def pieces_merged(line: str, scores: dict[str, float], *, prefixed: bool) -> list[str]:

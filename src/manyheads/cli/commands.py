@@ -17,6 +17,7 @@ from manyheads import __version__
 from manyheads.base import nearest
 from manyheads.cli.circuits import attribute, circuit, patch
 from manyheads.cli.doctor import doctor
+from manyheads.cli.fetch import fetch
 from manyheads.cli.head.command import head
 from manyheads.cli.interventions import ablate, convert, importance, prune
 from manyheads.cli.long_context import heads, split
@@ -51,6 +52,7 @@ COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     "learn",
     studio,
     publish,
+    fetch,
     doctor,
 )
 """Every command in the order of `--help`; those of the laboratory by name, since nothing here imports it."""
@@ -103,6 +105,7 @@ MORE = {
     "heads": "Change",
     "publish": "Look",
     "reproduce": "Learn",
+    "fetch": "Look",
     "doctor": "Look",
 }
 """Commands that are only named there, and the group of each in `--help`."""

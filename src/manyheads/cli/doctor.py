@@ -17,7 +17,6 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution, version
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from types import MappingProxyType
@@ -279,15 +278,16 @@ def attention() -> Iterator[Finding]:
 
 def bundled() -> Iterator[Finding]:
     """The bundled models: loaded, with byte for byte the weights that they should have, or what installs them."""
-    for name, model in models.BUNDLED.items():
-        if find_spec(model.module) is None:
-            yield Finding(name, "not here", "absent", model.install)
+    for name in models.BUNDLED:
+        if not is_here(name):
+            yield Finding(name, "not here", "absent", f"manyheads fetch {name}")
             continue
         try:
             models.load(name, device="cpu")
             yield Finding(name, "it loads, and has the published weights byte for byte")
         except ModelError as error:
-            yield Finding(name, str(error).partition(" Install it anew")[0].rstrip("."), "wrong", model.repair)
+            fault, _, remedy = str(error).partition(" anew: ")
+            yield Finding(name, fault.rpartition(".")[0], "wrong", remedy)
 
 
 def variables() -> list[Finding]:

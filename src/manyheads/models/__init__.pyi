@@ -11,7 +11,7 @@ from .describe import sense_of as sense_of
 from .describe import takes as takes
 from .describe import text_config_of as text_config_of
 from .dimensions import size as size
-from .loading.checkpoints import BUNDLED as BUNDLED
+from .loading.bundled import BUNDLED as BUNDLED
 from .loading.checkpoints import quietly as quietly
 from .loading.load import LoadedModel as LoadedModel
 from .loading.load import load as load

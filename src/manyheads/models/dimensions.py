@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from manyheads import private_names
 from manyheads.errors import ManyHeadsError, ModelError
-from manyheads.models.loading.checkpoints import BUNDLED, brief, find_bundled, quietly
+from manyheads.models.loading.bundled import BUNDLED, find_bundled
+from manyheads.models.loading.checkpoints import brief, quietly
 from manyheads.sizing import PRESETS, Sizing, architecture_of, key_of, prefill
 from manyheads.sizing import size as size_of_architecture
 from manyheads.sizing.architecture import (

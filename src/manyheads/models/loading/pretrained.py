@@ -27,7 +27,7 @@ from manyheads.models.describe import PICTURES, TEXT, sense_of, takes
 from manyheads.models.loading.checkpoints import Checkpoint, first_line
 from manyheads.models.loading.gguf.model import build_unpacked, class_of
 from manyheads.models.loading.gguf.tokenizer import tokenizer_in_words, tokenizer_of
-from manyheads.models.loading.protocols import Processor, Tokenizer
+from manyheads.models.loading.protocols import OPTIONS, Processor, Tokenizer
 from manyheads.models.weights.compact_form import build_compact, is_compact
 from manyheads.models.weights.projections import image_token_of
 from manyheads.sizing.architecture import FEW_LAYERS, require_few_layers
@@ -46,7 +46,6 @@ __all__ = [
 
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
-OPTIONS = ", or pass tokenizer=, or tokenizer=False if its inputs are not text"  # of `mh.load`; the command has none
 _TRUST = "If you trust it, read that code, then pass trust_remote_code=True to run it."
 MOST_FOR_A_BYTE = 4  # numbers: what packs them tightest has four in a byte
 ROOM = 2**24  # numbers more than that, for what is not stored: tables of positions, masks, tied and missing weights

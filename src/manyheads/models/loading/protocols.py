@@ -11,7 +11,9 @@ from typing import Any, Protocol, overload, runtime_checkable
 
 from torch import Tensor
 
-__all__ = ["Processor", "Tokenizer"]
+__all__ = ["OPTIONS", "Processor", "Tokenizer"]
+
+OPTIONS = ", or pass tokenizer=, or tokenizer=False if its inputs are not text"  # of `mh.load`; the command has none
 
 
 @runtime_checkable

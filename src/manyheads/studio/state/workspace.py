@@ -8,7 +8,6 @@ levels deep for recordings and checkpoints. Models are loaded once and kept, the
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
 from manyheads.machine import choose_device
 from manyheads.models import BUNDLED, LoadedModel, load
-from manyheads.models.loading import find_bundled, is_hub_id, weights_dtype
+from manyheads.models.loading import find_bundled, is_here, is_hub_id, weights_dtype
 from manyheads.recording import open_recording
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import ExamplePair, FileEntry, ModelEntry
@@ -145,7 +144,7 @@ class Workspace:
 
     def why_not(self, name: str) -> str | None:
         """Why a model cannot be loaded, as far as that is known without loading it."""
-        if self.models[name].bundled and importlib.util.find_spec(BUNDLED[name].module) is None:
+        if self.models[name].bundled and not is_here(name):
             try:
                 find_bundled(name)
             except ModelError as error:

@@ -18,7 +18,7 @@ import numpy as np
 from manyheads.base import few
 from manyheads.errors import ModelError
 from manyheads.models.loading.gguf.file import GgufFile, Strings
-from manyheads.models.loading.protocols import Tokenizer
+from manyheads.models.loading.protocols import OPTIONS, Tokenizer
 
 __all__ = ["SPLITS", "tokenizer_in_words", "tokenizer_of"]
 
@@ -73,8 +73,8 @@ def tokenizer_of(file: GgufFile) -> Tokenizer:
         backend = _pieces(file, tokens, kinds)
     else:
         raise ModelError(
-            f"{file.path} has a tokenizer of the kind {name!r}; 'gpt2' (byte-level merges) and 'llama' (pieces with "
-            f"scores) are read. Pass tokenizer=, or tokenizer=False if its inputs are ids."
+            f"{file.path} has a tokenizer of the kind {name!r}, and 'gpt2' (byte-level merges) and 'llama' (pieces "
+            f"with scores) are read: convert the original to safetensors instead{OPTIONS}."
         )
     backend.add_special_tokens(
         [AddedToken(token, normalized=False, special=True) for token, kind in typed if kind == _CONTROL]
@@ -112,8 +112,8 @@ def _byte_level(file: GgufFile, tokens: Sequence[str]) -> Any:
     splits = SPLITS.get(str(name))
     if splits is None:
         raise ModelError(
-            f"{file.path} splits texts as {name!r} before merging, which is not known here; known are "
-            f"{few(SPLITS, len(SPLITS))}. Pass tokenizer=, or tokenizer=False if its inputs are ids."
+            f"{file.path} splits texts as {name!r} before merging, which is not known here ({few(SPLITS, 5)} and "
+            f"others are): convert the original to safetensors instead{OPTIONS}."
         )
     merges: list[tuple[str, str]] = []
     for merge in _strings(file, "tokenizer.ggml.merges"):
@@ -209,10 +209,7 @@ def _token(file: GgufFile, tokens: Sequence[str], key: str) -> str | None:
 def _strings(file: GgufFile, key: str) -> list[str]:
     values = file.metadata.get(key)
     if not isinstance(values, Strings):
-        raise ModelError(
-            f"{file.path} has no tokenizer ({key} is missing). Pass tokenizer=, or tokenizer=False if its inputs are "
-            f"ids."
-        )
+        raise ModelError(f"{file.path} has no tokenizer ({key} is missing): use a file that has one{OPTIONS}.")
     try:
         return list(values)
     except UnicodeDecodeError as error:

