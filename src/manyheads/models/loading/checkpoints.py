@@ -68,7 +68,8 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
             f"{revision=} is for models of the hub, and {name!r} is {'bundled' if is_bundled else 'here'}."
         )
     if is_bundled:
-        return _opened(find_bundled(name), name, f"bundled, the digest of {BUNDLED[name].source}'s weights checked")
+        because = f"bundled: the published weights of {BUNDLED[name].source}, by their digest"
+        return _opened(find_bundled(name), name, because)
     if is_here and folder.is_dir():
         return _opened(folder, folder.resolve().name, f"from the folder {folder}")
     if is_here:
