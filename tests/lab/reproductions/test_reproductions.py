@@ -36,8 +36,7 @@ from manyheads.lab.reproductions import reproduction_of as named
 from manyheads.lab.training import save_chart
 from manyheads.lab.training.charts import Chart
 from manyheads.lab.training.checkpoints import History
-from manyheads.lab.training.decoder import ATTENTIONS, Decoder, DecoderConfig, sigmoid_attend
-from manyheads.lab.training.export import to_llama
+from manyheads.lab.training.decoder import ATTENTIONS, Decoder, DecoderConfig, sigmoid_attend, to_llama
 from manyheads.lab.training.presets.heads import Reader, related
 from manyheads.lab.training.presets.passkey import Passkeys
 from manyheads.lab.training.presets.preset import live

@@ -130,7 +130,7 @@ def train_reading(quick: bool = False) -> dict[str, Any]:
         scale = setup.scale(rul.WHOLE, rul.TRIAL)
         data = rul.read_data(setup, scale)
         for kind in (rul.WITH, rul.WITHOUT):
-            run = rul.make_run(rul.run_name(kind, 0), scale, data, 0, kind == rul.WITH)
+            run = rul.make_run(f"{kind}-0", scale, data, 0, kind == rul.WITH)
             nets[kind] = train(run, Path(folder) / f"{kind}.safetensors").model
     left = data.test.left.numpy()
     errors = {

@@ -33,7 +33,7 @@ from manyheads.errors import HeadError
 from manyheads.heads import Head
 from manyheads.inputs import record_call
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.lab.training.charts import Chart, Points, PointsPanel
+from manyheads.lab.training.charts import DOTS, Chart, Points, PointsPanel
 from manyheads.lab.training.presets import heads
 from manyheads.lab.training.presets.heads import (
     RELATIONS,
@@ -269,7 +269,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         ),
         notes=(
             f"Specialised: its strongest key is one relation's card in {SPECIALISED:.0%} of its rows, before any gate.",
-            "Dots are seeds, strokes their means, bars one standard deviation either way.",
+            DOTS,
         ),
     )
 

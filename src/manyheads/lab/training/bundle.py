@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
-from manyheads.lab.training.presets.code.preset import NAME_OF_FIRSTREPEATS as FIRST
-from manyheads.lab.training.presets.code.preset import NULL, best_of
+from manyheads.lab.training.presets.code import NAME_OF_FIRSTREPEATS as FIRST
+from manyheads.lab.training.presets.code import NULL, best_of
 from manyheads.lab.training.presets.table import STORED, STORED_PRESETS
 from manyheads.lab.training.session import REPORT, read_json, write_json
 

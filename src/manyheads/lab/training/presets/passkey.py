@@ -40,9 +40,7 @@ from manyheads.base import replacing
 from manyheads.edits import applied
 from manyheads.heads import Head, parse_heads
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
-from manyheads.lab.training.decoder import Decoder, DecoderConfig
-from manyheads.lab.training.export import save_llama, to_llama
-from manyheads.lab.training.presets.code.data import BEGIN, BEGIN_ID, END, as_transformers
+from manyheads.lab.training.decoder import Decoder, DecoderConfig, save_llama, to_llama
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
@@ -52,8 +50,10 @@ from manyheads.lab.training.presets.preset import (
     Scaled,
     Setup,
     Training,
+    by_seed,
     call_columns,
 )
+from manyheads.lab.training.presets.python_source import BEGIN, BEGIN_ID, END, as_transformers
 from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, generator_of, spreads_of
 from manyheads.long_context import Needle, split_heads
 from manyheads.models import device_of, load
@@ -223,15 +223,13 @@ TRIAL = scale_of(
 def build(setup: Setup) -> Training:
     """A run for each seed; the first one's model is exported."""
     scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        # Bound as defaults: the runs are made later, when the loop variables have their last values.
-        runs[run_name(index)] = lambda _, index=index: passkey_run(run_name(index), scale, setup.seed + index)
+    runs = runs_of(scale, setup.seed)
+    return Training(runs, lambda trained: findings(trained, scale, setup.seed, setup.folder))
 
-    def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale, setup.seed, setup.folder)
 
-    return Training(runs, report)
+def runs_of(scale: RunScale, first_seed: int) -> dict[str, MakeRun]:
+    """A run for each seed, by `run_name`."""
+    return by_seed(scale.seeds, {NAME: None}, lambda name, index, *_: passkey_run(name, scale, first_seed + index))
 
 
 PRESET = Preset(NAME, build)

@@ -44,8 +44,26 @@ from manyheads.errors import TextError
 from manyheads.inputs import record_call
 from manyheads.lab.training.charts import Chart, Line, Panel, Points, PointsPanel
 from manyheads.lab.training.checkpoints import head_column
-from manyheads.lab.training.presets.preset import WATCHED, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.lab.training.runs import Batch, Run, Settings, generator_of, num_parameters, paired, spreads_of
+from manyheads.lab.training.presets.preset import (
+    WATCHED,
+    AllTrained,
+    Findings,
+    Preset,
+    Scaled,
+    Setup,
+    Training,
+    by_seed,
+)
+from manyheads.lab.training.runs import (
+    Batch,
+    Run,
+    Settings,
+    generator_of,
+    num_parameters,
+    paired,
+    plus_minus,
+    spreads_of,
+)
 from manyheads.models import device_of
 from manyheads.nn import FeedForward, MultiHeadAttention
 
@@ -496,27 +514,15 @@ def build(setup: Setup) -> Training:
     """Two runs a seed, pair by pair; their report compares them with each other and with a line."""
     scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup, scale)
-    runs: dict[str, MakeRun] = {}
-    for seed in range(scale.seeds):
-        for kind in (WITH, WITHOUT):
-            name = run_name(kind, seed)
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, seed=setup.seed + seed, kind=kind: make_run(
-                name, scale, data, seed, kind == WITH
-            )
 
-    return Training(
-        runs,
-        lambda trained: findings(data, {name: run.model for name, run in trained.items()}, scale.seeds),
-        data.facts,
-    )
+    def make(name: str, index: int, attention: bool, _: AllTrained) -> Run:
+        return make_run(name, scale, data, setup.seed + index, attention)
+
+    runs = by_seed(scale.seeds, {WITH: True, WITHOUT: False}, make)
+    return Training(runs, lambda trained: findings(data, trained, scale.seeds), data.facts)
 
 
 PRESET = Preset("rul", build, "a C-MAPSS folder, or the train file of one of its sets")
-
-
-def run_name(kind: str, seed: int) -> str:
-    return f"{kind}-{seed}"
 
 
 def read_data(setup: Setup, scale: RunScale) -> Data:
@@ -573,18 +579,17 @@ def reading(net: nn.Module, test: Windows) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
+def findings(data: Data, trained: AllTrained, seeds: int) -> Findings:
     """Errors on the test engines' last windows, with attention and without, and where heads look."""
     left, windows, train, validating = data.test.left.numpy(), data.test.cycles, data.train, data.validating
-    guesses = {
-        kind: [predicted(nets[run_name(kind, seed)], windows, CAP) for seed in range(seeds)] for kind in (WITH, WITHOUT)
-    }
+    nets = {kind: [trained[f"{kind}-{seed}"].model for seed in range(seeds)] for kind in (WITH, WITHOUT)}
+    guesses = {kind: [predicted(net, windows, CAP) for net in of_kind] for kind, of_kind in nets.items()}
     nth = slice(None, None, max(1, len(train.left) // RIDGE_WINDOWS))
     seen = [train.cycles[nth], train.capped[nth], validating.cycles, validating.capped]
     ridge = fit_ridge(*(part.numpy() for part in seen))
     line, always = ridge(windows.numpy()).clip(0, CAP), np.full(len(left), float(train.capped.mean()))
     errors = {kind: spreads_of([scores(guess, left, CAP) for guess in by_seed]) for kind, by_seed in guesses.items()}
-    first = nets[run_name(WITH, 0)]
+    first = nets[WITH][0]
     assert isinstance(first, RulNet) and first.block.attention is not None
     numbers = {
         "data": data.fleet.name,
@@ -602,7 +607,7 @@ def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
         },
         "worn_engines": {"at_most_cycles_left": WORN, "count": int((left <= WORN).sum())},
         "sound_engines": {"at_least_cycles_left": CAP, "count": int((left >= CAP).sum())},
-        "heads": [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)],
+        "heads": [reading(net, data.test) for net in nets[WITH]],
         "first_seeds_predictions": {
             "left": left.tolist(),
             **{kind: [round(float(value), 2) for value in by_seed[0]] for kind, by_seed in guesses.items()},
@@ -620,8 +625,7 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
     for kind, name in ((WITH, "With attention"), (WITHOUT, "Without it")):
         rmse, score = numbers["nets"][kind]["rmse"], numbers["nets"][kind]["score"]
         lines.append(
-            f"{name}: RMSE {rmse['mean']:.2f} ± {rmse['sd']:.2f}, score {score['mean']:,.0f} ± {score['sd']:,.0f} "
-            f"({len(rmse['each'])} seeds)."
+            f"{name}: RMSE {plus_minus(rmse, '.2f')}, score {plus_minus(score, ',.0f')} ({len(rmse['each'])} seeds)."
         )
     for key, name in (("ridge", "A line (ridge)"), ("always_the_mean", "Always the mean")):
         lines.append(f"{name}: RMSE {numbers[key]['rmse']:.2f}, score {numbers[key]['score']:,.0f}.")

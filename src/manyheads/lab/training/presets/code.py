@@ -21,20 +21,8 @@ from torch import Tensor, nn
 from manyheads.base import replacing
 from manyheads.lab.training.charts import Chart, Line, Panel
 from manyheads.lab.training.checkpoints import History
-from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss
-from manyheads.lab.training.export import save_llama
+from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss, save_llama
 from manyheads.lab.training.loop import Trained, choose_precision
-from manyheads.lab.training.presets.code.data import (
-    BEGIN_ID,
-    Source,
-    Stage,
-    Windows,
-    as_transformers,
-    data_digest,
-    sources_for,
-    stream_of,
-    train_tokenizer,
-)
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
@@ -47,6 +35,17 @@ from manyheads.lab.training.presets.preset import (
     live,
     probe_columns,
     text_columns,
+)
+from manyheads.lab.training.presets.python_source import (
+    BEGIN_ID,
+    Source,
+    Stage,
+    Windows,
+    as_transformers,
+    data_digest,
+    sources_for,
+    stream_of,
+    train_tokenizer,
 )
 from manyheads.lab.training.runs import Run, Settings
 from manyheads.machine import ALONE
