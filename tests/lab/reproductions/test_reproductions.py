@@ -181,14 +181,6 @@ def test_a_quick_trial_of_own_trainings_shows_seeds_steps_and_both_curves(tmp_pa
     assert again.document["rows"] == rows  # read back, not trained again
 
 
-@pytest.mark.slow  # trials of the others: what they train is held by its own tests, what they read by those above
-@pytest.mark.parametrize("name", ["gu-sinks", "zhai-collapse", "kimi-clip"])
-def test_a_quick_trial_runs(name, tmp_path):
-    made = reproduce(name, tmp_path / "out", quick=True)
-    assert all(len(row["each"]) == 1 and row["verdict"] in ("undecided", "not judged") for row in made.document["rows"])
-    save_chart(made.result.chart, tmp_path / "figure.svg")
-
-
 @pytest.mark.slow  # a training of a seed: the circuit forms in it, and only with two layers
 def test_induction_heads_form_with_two_layers_and_not_with_one(tmp_path):
     made = reproduce("olsson-phase", tmp_path / "out", seeds=1)
@@ -408,11 +400,15 @@ def test_differences_of_losses_are_taken_seed_by_seed():
 # ------------------------------------------------------------------------------------------------------------- as whole
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["michel-curve", "voita-gates", "wu-masking", "gqa-uptrain"])
+@pytest.mark.slow  # what they train is held by its own tests, what they read by those above
+@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if name not in ("olsson-phase", "wu-scores")])
 def test_a_trial_goes_from_training_to_page(tmp_path, name):
     made = reproduce(name, tmp_path / name, quick=True)
     assert made.document["rows"] and all(len(row["each"]) == 1 for row in made.document["rows"])
+    # One seed shows no spread: a number alone is judged that no seed moves.
+    exact = {row.quantity for row in made.result.rows if row.exact}
+    verdicts = {row["verdict"] for row in made.document["rows"] if row["quantity"] not in exact}
+    assert verdicts <= {"undecided", "not judged"}
     save_chart(made.result.chart, tmp_path / "figure.svg")
     page = (tmp_path / name / "page.md").read_text()
     assert all(row["quantity"] in page for row in made.document["rows"])

@@ -89,6 +89,7 @@ class Parameter:
 
 
 def text(name: str, label: str, value: str, *, others: Sequence[str] = ()) -> Parameter:
+    """A sentence, words or a table of numbers, 2,000 characters at most. `others`: texts that may be drawn instead."""
     return Parameter(name, label, "text", value, others=tuple(others))
 
 
@@ -102,6 +103,7 @@ def number(
     *,
     others: Sequence[int | float] = (),
 ) -> Parameter:
+    """A number from `low` to `high`, both included. Drawn is a value in steps of `step`, or one of `others`."""
     return Parameter(name, label, "number", value, low, high, step, others=tuple(others))
 
 

@@ -326,17 +326,17 @@ class GatedHeads(nn.Module):
         return self.start + self.speed * self.moved[str(layer)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with tap(self.model, edits=[self._edit], guard=False, training=self.training):
-            return self.model(*args, **kwargs)
+        def gated(call: AttentionCall) -> Tensor:
+            name = str(call.site.layer)
+            if call.site.stack or name not in self.moved or self.moved[name].numel() != call.site.num_heads:
+                counts = {int(layer): moved.numel() for layer, moved in self.moved.items()}
+                raise HeadError(f"{call.site} has {call.site.num_heads} heads, and gates were made for {counts}.")
+            location = self.location(call.site.layer)
+            gate = hard_concrete(location.expand(len(call.out), -1)) if self.training else middle(location)[None]
+            return call.out * gate[..., None, None].to(call.out.dtype)
 
-    def _edit(self, call: AttentionCall) -> Tensor:
-        name = str(call.site.layer)
-        if call.site.stack or name not in self.moved or self.moved[name].numel() != call.site.num_heads:
-            counts = {int(layer): moved.numel() for layer, moved in self.moved.items()}
-            raise HeadError(f"{call.site} has {call.site.num_heads} heads, and gates were made for {counts}.")
-        location = self.location(call.site.layer)
-        gate = hard_concrete(location.expand(len(call.out), -1)) if self.training else middle(location)[None]
-        return call.out * gate[..., None, None].to(call.out.dtype)
+        with tap(self.model, edits=[gated], guard=False, training=self.training):
+            return self.model(*args, **kwargs)
 
     @property
     def expected_open(self) -> Float[Tensor, ""]:

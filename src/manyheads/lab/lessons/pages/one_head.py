@@ -8,11 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads import inputs
 from manyheads.errors import ShapeError
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, listing, matrix, numbered, quoted
-from manyheads.lab.lessons.pages.shared import MODEL, looked_at, map_of, one_named, require_short
+from manyheads.lab.lessons.pages.shared import MODEL, looked_at, map_of, one_named, recorded
 from manyheads.lab.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
@@ -85,8 +84,7 @@ def sentence_head(values: Values, load: Loader) -> Ran:
     """
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))
-    require_short(lm, sentence)
-    rec = inputs.record(lm, sentence, keep=("q", "k", "v", "lse"))
+    rec, tokens = recorded(lm, sentence, keep=("q", "k", "v", "lse"))
     layer = rec.stacks[head.stack][head.layer]
     assert layer.v is not None
     group = layer.site.kv_head_of(head.index)
@@ -94,7 +92,6 @@ def sentence_head(values: Values, load: Loader) -> Ran:
         np.asarray(x[0, index].double()) for x, index in ((layer.q, head.index), (layer.k, group), (layer.v, group))
     )
     scale = 1 / np.sqrt(layer.site.qk_dim)
-    tokens = tuple(rec.tokens.pieces[0])
     visible = visible_keys((1, 1, len(q), len(k)), causal=layer.site.causal)[0, 0]
     steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
     gap = float(np.abs(weights - map_of(rec, head)).max())

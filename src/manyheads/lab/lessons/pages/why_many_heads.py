@@ -10,13 +10,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from manyheads import inputs
 from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lab.lessons.lesson import LessonError
-from manyheads.lab.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH, flops, require_short, weights
+from manyheads.lab.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH, flops, recorded, weights
 from manyheads.lab.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.lab.training import PAPER_BLEU
 from manyheads.lab.training.presets.heads import CIRCULATING_BLEU
@@ -82,11 +81,10 @@ def two_places(values: Values, load: Loader) -> Ran:
 def heads_of_token(values: Values, load: Loader) -> Ran:
     """Where each head of a layer looks from one token. Raises LessonError, TextError."""
     lm, sentence, token, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
-    count = require_short(lm, sentence)
-    if token >= count:
-        raise LessonError(f"there is no token {token}: the sentence has {count}, counted from 0.")
-    rec = inputs.record(lm, sentence)
-    layer, tokens = rec.layers[depth], tuple(rec.tokens.pieces[0])
+    rec, tokens = recorded(lm, sentence)
+    if token >= len(tokens):
+        raise LessonError(f"there is no token {token}: the sentence has {len(tokens)}, counted from 0.")
+    layer = rec.layers[depth]
     rows = np.array([np.asarray(layer.weights(head))[token] for head in range(layer.site.num_heads)], np.float64)
     mean = rows.mean(0)
     # Linked are the head that looks most firmly at a word, and the one that does so at another word.

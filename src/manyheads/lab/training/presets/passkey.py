@@ -195,7 +195,7 @@ def scale_of(
     held_out: int,
     seeds: int,
     far: int,
-    **sizes: Any,
+    **sizes: int,
 ) -> RunScale:
     config = DecoderConfig(
         len(texts.tokens), **sizes, max_position_embeddings=POSITIONS, rope_theta=100_000.0

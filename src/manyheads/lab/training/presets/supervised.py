@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -49,6 +49,7 @@ from manyheads.lab.training.presets.preset import (
     call_columns,
 )
 from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, paired, plus_minus, spreads_of
+from manyheads.models.loading import Tokenizer as Reader  # the library tokenizers has one of that name
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map import Band
 from manyheads.statistics import Facts, PerText, Statistic
@@ -214,7 +215,7 @@ def designed_net(vocab_size: int, length: int) -> nn.Module:
     from transformers import PreTrainedTokenizerFast
 
     words = models.WordLevel({str(number): number for number in range(vocab_size)}, unk_token="0")
-    reader: Any = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+    reader = cast("Reader", PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)))
     first_layer = [pattern.design for pattern in PATTERNS.values()]
     return build_designed([first_layer, [induction()]], causal=True, tokenizer=reader, max_positions=length).model
 
