@@ -76,7 +76,7 @@ def close_to(gap: float) -> str:
 # -------------------------------------------------------------------------------------------------------- same numbers
 
 
-def threelayouts(values: Values, load: Loader) -> Ran:
+def three_ways(values: Values, load: Loader) -> Ran:
     """The same layer in three layouts, and with the mistake. Raises ShapeError."""
     m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
     require_fitting(values)
