@@ -55,7 +55,7 @@ def joined(table_name: str, modules: tuple[ModuleType, ...]) -> Mapping[str, Any
     return MappingProxyType(table)
 
 
-# Not every page has functions of its own: a second interview asks for the first one's facts.
+# Not every page has functions of its own: an interview asks for the facts of other pages.
 _NAMES = [slug.replace("-", "_") for slug in PAGES]
 _MODULES = tuple(import_module(f"manyheads.lab.lessons.pages.{name}") for name in _NAMES if f"{name}.py" in _FILES)
 CELLS: Mapping[str, Cell] = joined("CELLS", _MODULES)

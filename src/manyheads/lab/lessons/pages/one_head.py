@@ -295,6 +295,22 @@ def example_row(values: Values, load: Loader) -> str:
     return "(" + ", ".join(f"{value:.3f}" for value in _example(values.text("of")).values[values.whole("row")]) + ")"
 
 
+def spread_of_products(values: Values, load: Loader) -> str:
+    """The standard deviation of a product of two random vectors: the root of their width."""
+    return f"{float(np.sqrt(values.whole('width'))):g}"
+
+
+def largest_share(values: Values, load: Loader) -> str:
+    """The mean of the largest weight of a row of random scores, n of them, divided by sqrt(d) or not."""
+    width, keys = values.whole("width"), values.whole("keys")
+    rng = np.random.Generator(np.random.PCG64(0))
+    q, k = rng.normal(size=(400, 1, width)), rng.normal(size=(400, keys, width))
+    scores = np.einsum("bqd,bkd->bk", q, k, optimize=True)
+    if values["scaled"] == "yes":
+        scores = scores / np.sqrt(width)
+    return f"{float(softmax_rows(scores)[0].max(axis=1).mean()):.2f}"
+
+
 def _example(label: str) -> Table:
     usual = Values({parameter.name: parameter.value for parameter in CELLS["one-head"].parameters})
     return one_head(usual, lambda name: None).table(label)
@@ -304,4 +320,13 @@ _OF = choice("of", "which", ("X", "Q", "K", "V", "Q K^T", "scores", "weights", "
 FACTS: Mapping[str, Fact] = {
     "example-shape": Fact(example_shape, (_OF,)),
     "example-row": Fact(example_row, (_OF, whole("row", "row", 0, 0, 2))),
+    "spread-of-products": Fact(spread_of_products, (whole("width", "width", 64, 1, 4096),)),
+    "largest-share": Fact(
+        largest_share,
+        (
+            whole("width", "width", 64, 1, 512),
+            whole("keys", "keys", 16, 2, 64),
+            choice("scaled", "scaled", ("yes", "no")),
+        ),
+    ),
 }

@@ -19,6 +19,7 @@ from manyheads.lab.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH
 from manyheads.lab.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.lab.training import PAPER_BLEU
 from manyheads.lab.training.presets.heads import CIRCULATING_BLEU
+from manyheads.models import size
 from manyheads.reference import softmax_rows
 
 BOTH = "one head, asked for both"
@@ -261,9 +262,19 @@ def circulated(values: Values, load: Loader) -> str:
     return f"{figures} for {counts} heads"
 
 
+def model_heads(values: Values, load: Loader) -> str:
+    """A real model's width, heads and head width, from its config."""
+    model = size(values.text("model")).architecture
+    return f"{model.embed_dim:,} / {model.attention[0].num_heads} = {model.attention[0].qk_dim}"
+
+
 FACTS: Mapping[str, Fact] = {
     "bleu-by-heads": cited(
         ", ".join(f"{bleu} ({h} head{'s' * (h > 1)})" for h, bleu in PAPER_BLEU.items()), PAPER_SOURCE
     ),
     "bleu-circulated": Fact(circulated),
+    "bleu-one-head": cited(f"{PAPER_BLEU[1]}", PAPER_SOURCE),
+    "bleu-eight-heads": cited(f"{PAPER_BLEU[8]}", PAPER_SOURCE),
+    "bleu-most-heads": cited(f"{PAPER_BLEU[max(PAPER_BLEU)]}", PAPER_SOURCE),
+    "model-heads": Fact(model_heads, (choice("model", "model", ("gpt2", "gpt3-175b", "llama-2-70b")),)),
 }

@@ -26,6 +26,7 @@ import json
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -180,43 +181,31 @@ class RunScale(Scaled):
 
     config: DecoderConfig
     texts: Passkeys
-    short: Passkeys
+    short_rows: int
     short_steps: int
     held_out: int
     seeds: int
     far: int
 
-
-def scale_of(
-    settings: Settings,
-    texts: Passkeys,
-    short_rows: int,
-    short_steps: int,
-    held_out: int,
-    seeds: int,
-    far: int,
-    **sizes: int,
-) -> RunScale:
-    config = DecoderConfig(
-        len(texts.tokens), **sizes, max_position_embeddings=POSITIONS, rope_theta=100_000.0
-    )  # a slow base: matches must not depend on how far away they are
-    short = replace(texts, pair_room=SHORT_ROOM, gap=0, question_room=SHORT_ROOM, rows=short_rows)
-    return RunScale(settings, config, texts, short, short_steps, held_out, seeds, far)
+    @property
+    def short(self) -> Passkeys:
+        """Texts of little but passkeys."""
+        return replace(self.texts, pair_room=SHORT_ROOM, gap=0, question_room=SHORT_ROOM, rows=self.short_rows)
 
 
-WHOLE = scale_of(
+# A slow base of the rotations: matches must not depend on how far away they are.
+decoder_config = partial(DecoderConfig, max_position_embeddings=POSITIONS, rope_theta=100_000.0)
+WHOLE_TEXTS = Passkeys(pairs=6, pair_room=12, gap=80, question_room=8, rows=16, seed=0)
+WHOLE = RunScale(
     Settings(320, 0.02, warmup=30, floor=0.05, checkpoint_every=40, measure_every=40, optimizer="muon"),
-    Passkeys(pairs=6, pair_room=12, gap=80, question_room=8, rows=16, seed=0),
-    short_rows=64, short_steps=200, held_out=32, seeds=3, far=2,
-    hidden_size=64, num_hidden_layers=2, num_attention_heads=16, num_key_value_heads=8, head_dim=16,
-    intermediate_size=128,
+    decoder_config(len(WHOLE_TEXTS.tokens), 64, 2, 16, 8, 16, 128),
+    WHOLE_TEXTS, short_rows=64, short_steps=200, held_out=32, seeds=3, far=2,
 )  # fmt: skip
-TRIAL = scale_of(
+TRIAL = RunScale(
     Settings(6, 0.02, warmup=2, checkpoint_every=3, measure_every=3, optimizer="muon"),
-    Passkeys(pairs=2, pair_room=6, gap=70, question_room=5, rows=3, seed=0),
+    decoder_config(len(WHOLE_TEXTS.tokens), 32, 2, 4, 2, 8, 48),
+    replace(WHOLE_TEXTS, pairs=2, pair_room=6, gap=70, question_room=5, rows=3),
     short_rows=4, short_steps=3, held_out=3, seeds=1, far=1,
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-    intermediate_size=48,
 )  # fmt: skip
 
 
