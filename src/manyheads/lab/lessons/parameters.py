@@ -103,14 +103,23 @@ def number(
     *,
     others: Sequence[int | float] = (),
 ) -> Parameter:
-    """A number from `low` to `high`, both included. Drawn is a value in steps of `step`, or one of `others`."""
+    """A number that a reader may change.
+
+    - `name`: by which the function reads it, and a page or a command sets it.
+    - `label`: what stands beside it on the page.
+    - `value`: the default.
+    - `low`: the smallest that is taken.
+    - `high`: the largest that is taken.
+    - `step`: between the values that may be drawn for a question.
+    - `others`: which may be drawn beside the default, in place of those in steps.
+    """
     return Parameter(name, label, "number", value, low, high, step, others=tuple(others))
 
 
 def whole(
     name: str, label: str, value: int, low: int, high: int, step: int = 1, *, others: Sequence[int] = ()
 ) -> Parameter:
-    """A whole number. `others` keeps drawn ones round, as 256, 512, 1,024."""
+    """A whole number, its arguments as those of `number`. `others` keeps drawn ones round, as 256, 512, 1,024."""
     return Parameter(name, label, "number", value, low, high, step, whole=True, others=tuple(others))
 
 

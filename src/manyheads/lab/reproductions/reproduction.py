@@ -186,9 +186,15 @@ def reproduce(
 ) -> Reproduced:
     """Make a published result again in `folder`, and write what came out there.
 
-    `seeds`: how many; None: 3, or 1 if `quick`, which is a trial of seconds that shows no result. `file`: what to read,
-    where the reproduction takes it. `progress` as in `lab.training.carry_out`. A start in the same folder with the same
-    options goes on where an earlier one was stopped. Cost: minutes on two cores; `REPRODUCTIONS` has it by name.
+    - `reproduction`: its name, or the reproduction itself.
+    - `folder`: where it is written; a start with the same options goes on where an earlier one was stopped.
+    - `file`: what to read, where the reproduction takes it.
+    - `seeds`: how many; None: 3, or 1 if `quick`.
+    - `quick`: a trial of seconds, which shows no result.
+    - `device`: as in `lab.training.carry_out`.
+    - `progress`: as in `lab.training.carry_out`.
+
+    Cost: minutes on two cores; `REPRODUCTIONS` has it by name.
     Errors: PlanError for a name, options or a folder that cannot be; FileAccessError; ModelError.
     """
     reproduction = reproduction_of(reproduction) if isinstance(reproduction, str) else reproduction
