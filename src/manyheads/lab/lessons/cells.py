@@ -109,14 +109,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class CodeLine:
-    """A line of code, and the tables (by label) that it computes."""
+    """A line of code, and the tables (by label) that it computes: "Q" is "Q, head 1", too."""
 
     text: str
     steps: tuple[str, ...] = ()
-
-    def computes(self, label: str) -> bool:
-        """Whether it computes that table: "Q" does "Q, head 1", too."""
-        return any(label == step or label.startswith(f"{step}, ") for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -125,10 +121,6 @@ class Listing:
 
     name: str
     lines: tuple[CodeLine, ...]
-
-    @property
-    def source(self) -> str:
-        return "\n".join(line.text for line in self.lines)
 
 
 def listing(name: str, written: str) -> Listing:

@@ -56,6 +56,7 @@ from manyheads.roles.compare import LEAST_KEYS, MOST, pair_divergences, sharing_
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
 HELD_OUT_ROWS = 128
+LETTERS, NUMBERS, LENGTH = 8, 8, 24  # of cards: each has a letter and a number, and a text so many cards
 WHY_FLOAT32 = "seconds a training"
 BACK = (1, 3, 5)
 RELATIONS = (*(f"{count} back" for count in BACK), "first", "same letter")
@@ -74,12 +75,9 @@ class RunScale(Scaled):
     seeds: int
     width: int
     rows: int
-    letters: int = 8
-    numbers: int = 8
-    length: int = 24
 
     def cards(self, seed: int) -> Cards:
-        return Cards(self.letters, self.numbers, self.length, self.rows, seed)
+        return Cards(LETTERS, NUMBERS, LENGTH, self.rows, seed)
 
 
 WHOLE = RunScale(
@@ -259,7 +257,7 @@ def reader_run(
     """One training of the cards' reader. Its texts depend on the seed and the step alone."""
     # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
-    model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
+    model = Reader(LETTERS, NUMBERS, LENGTH, scale.width, num_heads, kind)
     # Of a step that no training reaches (`HELD_OUT_STEP`), from
     # generators of its own: drawing it moves no other number.
     held_out = held_out_of(scale, seed)
