@@ -115,7 +115,7 @@ def _first_speaks() -> Iterator[ProgressLine]:
 
 
 def outcome_page(outcome: Outcome) -> list[str]:
-    """The same for people."""
+    """What came out of a training, as lines for people."""
     report = outcome.report
     steps = sum(run["steps"] for run in report["runs"].values())
     lines = [f"{report['preset']}: {'a trial of ' * report['quick']}{steps:,} steps, seed {report['seed']}"]

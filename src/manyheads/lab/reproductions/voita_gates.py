@@ -120,7 +120,7 @@ def gated_run(name: str, scale: RunScale, seed: int, reader: nn.Module, price: f
 
 
 def seen_of(trained: AllTrained, scale: RunScale, index: int, seed: int) -> dict[str, Any]:
-    """Of one seed: where each head of the reader looks, and which heads are left at each price.
+    """Where each head of a seed's reader looks, and which heads are left at each price.
 
     `looks`: by head, the share of its rows whose strongest key is each relation's card. `specialised`: the relation of
     those that reach SPECIALISED. `kept`, `right` (the share of answers, the mean over relations) and `loss`: by price.
@@ -149,7 +149,7 @@ def seen_of(trained: AllTrained, scale: RunScale, index: int, seed: int) -> dict
 def aimed_shares(
     model: nn.Module, cards: Int[Tensor, "b n two"], places: Int[Tensor, "b n relation"]
 ) -> Float[Tensor, "h relation"]:
-    """Of a one-layer reader's heads: the share of rows whose strongest key is the place named, of rows that have one.
+    """For each head of a one-layer reader, the share of rows whose strongest key is the place named, among those with one.
 
     Source: Voita et al. 2019, section 5.2 (by the maximum weight).
     """
@@ -198,7 +198,7 @@ def judged_numbers(seed: Mapping[str, Any]) -> dict[str, float]:
 
 
 def share(flags: Sequence[bool]) -> float:
-    """Of none: 0."""
+    """The share of flags that are set; 0 where there is none."""
     return sum(flags) / max(1, len(flags))
 
 

@@ -30,7 +30,7 @@ def rows_of(ways: Mapping[str, Mapping[str, Any]], diverged: tuple[float, ...]) 
         return tuple(ways[way][name]["each"])
 
     def highest_layer(way: str) -> tuple[float, ...]:
-        """Of each seed, the mean entropy of the layer that has most."""
+        """The mean entropy of the layer that has most, seed by seed."""
         return tuple(map(max, zip(*(layer["each"] for layer in ways[way]["entropy_by_layer"]), strict=True)))
 
     def loss_over(way: str, reference: str) -> tuple[float, ...]:

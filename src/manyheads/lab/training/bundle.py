@@ -91,7 +91,7 @@ def keep_report(folder: Path, target: Path = FOLDER.parent.parent / "training" /
 
 
 def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """What the model is made of, and its results. Of the machine only what the numbers depend on."""
+    """What the model is made of, and its results. Of the machine it names only what the numbers depend on."""
     results = {key: value for key, value in report["found"].items() if key != "model"}
     steps = "" if report["steps"] is None else f" --steps {report['steps']}"
     return {
