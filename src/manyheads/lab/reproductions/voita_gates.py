@@ -149,7 +149,7 @@ def seen_of(trained: AllTrained, scale: RunScale, index: int, seed: int) -> dict
 def aimed_shares(
     model: nn.Module, cards: Int[Tensor, "b n two"], places: Int[Tensor, "b n relation"]
 ) -> Float[Tensor, "h relation"]:
-    """For each head of a one-layer reader, the share of rows whose strongest key is the place named, among those with one.
+    """For each head of a one-layer reader, the share of rows whose strongest key is the place named, of rows with one.
 
     Source: Voita et al. 2019, section 5.2 (by the maximum weight).
     """
