@@ -647,7 +647,7 @@ class StreamingCache(DynamicCache):
         for name, value in vars(Texts()).items():
             setattr(self.texts, name, value)
 
-    def reorder_cache(self, beam_idx: Any) -> None:
+    def reorder_cache(self, beam_idx: Tensor) -> None:
         super().reorder_cache(beam_idx)
         self.texts.choose(lambda x: x.index_select(0, beam_idx.to(x.device)))
 

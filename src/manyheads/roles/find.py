@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool
@@ -33,7 +33,7 @@ from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import InputsLike, Piece, Reading, read, record
-from manyheads.machine import is_split, own_rank, require_all_heads, splits_heads
+from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
 from manyheads.measurement import HeadSums, Wanted, by_model, measure, require_own, sums_of
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
@@ -84,7 +84,7 @@ def find_roles(
     probes: bool = False,
     resume: str | Path | None = None,
     progress: Progress | None = None,
-    ranks: Any = None,
+    ranks: Ranks | None = None,
     on_questions: Callable[[dict[str, str]], None] | None = None,
     on_reading: Callable[[str], None] | None = None,
 ) -> Roles:
@@ -124,10 +124,12 @@ def find_roles(
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
     pattern_of = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
 
-    def read(name: str, source: Any, statistics: Wanted, **how: Any) -> HeadTable:
+    def read(
+        name: str, source: InputsLike | Corpus, statistics: Wanted, *, kinds: bool = False, sinks: Sinks | None = None
+    ) -> HeadTable:
         begins(name)
         folder = None if resume is None else Path(resume) / FOLDERS[name]
-        return measure(lm, source, statistics, progress=progress, resume=folder, ranks=ranks, **how)
+        return measure(lm, source, statistics, sinks=sinks, kinds=kinds, progress=progress, resume=folder, ranks=ranks)
 
     tables = [read("texts", texts, questions.of_texts, kinds=True)]
     check_table(tables[0])

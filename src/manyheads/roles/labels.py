@@ -17,7 +17,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from manyheads import private_names
 from manyheads.base import Json, Progress, brief, no_access, plain, replacing, users_folder
@@ -341,6 +340,6 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     return "measured now, remembered for the next run"
 
 
-def _digest(data: Any) -> str:
+def _digest(data: object) -> str:
     """A hash of the file's data as JSON: it changes with any byte of them."""
     return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()

@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from manyheads.statistics.defined import LOCAL, OFFSETS, offset_name, weighted_name
 
@@ -131,10 +130,26 @@ class Rule:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _content(role: str, statistic: str, saying: str, asks: str, norm: str = "", **options: Any) -> Rule:
-    """The rule of tokens that are chosen by what they are; `options` are further fields of `Rule`."""
+def _content(
+    role: str,
+    statistic: str,
+    saying: str,
+    asks: str,
+    norm: str = "",
+    *,
+    by_kind: bool = False,
+    names_heads: bool = True,
+    unsunk: str = LEFT,
+) -> Rule:
+    """The rule of tokens that are chosen by what they are.
+
+    - `role`, `statistic`, `saying`, `norm`, `by_kind`, `names_heads`, `unsunk`: the fields of `Rule`.
+    - `asks`: what the question names.
+    """
     chances, question = ("uniform", "relabelled"), f"Which head looks at {asks}?"
-    return Rule(role, statistic, MIN_CONTENT, chances, saying, asks=question, norm=norm, **options)
+    return Rule(
+        role, statistic, MIN_CONTENT, chances, saying, by_kind, question, norm, names_heads=names_heads, unsunk=unsunk
+    )
 
 
 PLACES = {

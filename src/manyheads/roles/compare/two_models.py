@@ -279,8 +279,8 @@ class Comparison(PerHeadResult):
 
 
 def compare(
-    a: Any,
-    b: Any,
+    a: LoadedModel | str | Path,
+    b: LoadedModel | str | Path,
     given: InputsLike | Corpus,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
@@ -382,7 +382,7 @@ def compare(
     )  # fmt: skip
 
 
-def _require_same_shape(first: Any, second: Any) -> None:
+def _require_same_shape(first: LoadedModel, second: LoadedModel) -> None:
     """Errors: ModelError where the two do not have as many heads in each layer."""
     if first.spec.shape == second.spec.shape:
         return
@@ -403,7 +403,7 @@ def _require_same_shape(first: Any, second: Any) -> None:
     )
 
 
-def _read_alike(first: Any, second: Any, chunk: Chunk, long: Long) -> Chunked:
+def _read_alike(first: LoadedModel, second: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     """A chunk of texts as both models read it. Errors: TextError where they read different tokens."""
     of_first, of_second = (read_chunk(lm, chunk, long) for lm in (first, second))
     for left, right in zip(of_first.pieces, of_second.pieces, strict=False):
@@ -440,7 +440,9 @@ class _Pair(NamedTuple):
 class _Maps:
     """How far apart the maps of each head are, summed over rows, text by text."""
 
-    def __init__(self, first: Any, second: Any, heads: Sequence[Head], rows: int | None, long: Long) -> None:
+    def __init__(
+        self, first: LoadedModel, second: LoadedModel, heads: Sequence[Head], rows: int | None, long: Long
+    ) -> None:
         self.first, self.second, self.heads = first, second, heads
         self.long: Long = long
         self.count = rows

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -117,7 +117,7 @@ class ProbeBatch(NamedTuple):
     """Probes that share forward passes, and about how many they take."""
 
     names: tuple[str, ...]
-    ask: Callable[[Any], list[Probe]]
+    ask: Callable[[LoadedModel], list[Probe]]
     passes: int
 
 
@@ -177,7 +177,7 @@ def _retrieval(lm: LoadedModel) -> list[Probe]:
     most = size("\n".join(texts))
     if lm.max_positions is not None:
         # The needle twice: in the text, and in the answer.
-        besides = len(added_around(lm.tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
+        besides = len(added_around(lm.required_tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
         most = min(most, lm.max_positions - besides)
     if most < LENGTHS[0]:
         raise TextError(

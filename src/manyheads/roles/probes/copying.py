@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -288,7 +288,7 @@ def wiring_of(lm: LoadedModel, modules: list[nn.Module]) -> Wiring:
     if getattr(lm.model.config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = ids
 
-    def watch(module: nn.Module, args: Any, output: Any) -> None:
+    def watch(module: nn.Module, args: tuple[object, ...], output: object) -> None:
         if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
             # Copied: models write into their residual stream in place. To the host: layers may be on several devices.
             wiring.inputs[module], wiring.outputs[module] = (x.detach().to("cpu", copy=True) for x in (args[0], output))

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from manyheads.heads import Head
 from manyheads.inputs import BATCH_TOKENS, Batch, batch_of_tokens, forward
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.loading import Tokenizer
 from manyheads.recording import head_place, prepare
 from manyheads.recording.exact_map import Band
 from manyheads.spec import Site
@@ -227,7 +228,7 @@ def sample(lm: LoadedModel, variant: Repeats, samples: int, seed: int, between: 
     return Sample(Tokens(lengths, texts, special=special, offsets=offsets), seeds, f"{drawn}{start_words}")
 
 
-def added_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens that a tokenizer adds before a text, and behind it."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, added = list(encoded["input_ids"]), [bool(flag) for flag in encoded["special_tokens_mask"]]

@@ -260,7 +260,7 @@ class _Parts(NamedTuple):
             if not ids:
                 raise TextError(f"{name} {text[:40]!r} has no token: give at least one word.")
             parts.append(list(ids))
-        return _Parts(list(added_around(lm.tokenizer)[0]), *parts)
+        return _Parts(list(added_around(lm.required_tokenizer)[0]), *parts)
 
     def require(self, lm: LoadedModel, lengths: Sequence[int], count: int) -> None:
         """Errors: TextError where the context is too short, or the whole too long for the model."""
