@@ -15,6 +15,9 @@ Cost of examples: one more reading of at most `MOST_TEXTS`, and of as many passa
 
 # device: words, tokens and a pass's answers are the host's
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's methods have no types here.
+
 from __future__ import annotations
 
 import logging
@@ -119,7 +122,7 @@ def find_roles(
     check_resume(resume)
     if probes:
         require_all_heads(lm.model, lm.name, "find_roles(probes=True)")
-    begins = on_reading or (lambda name: None)
+    begins: Callable[[str], None] = on_reading or (lambda name: None)
     # Patterns are checked here, before the first reading: one that is none must not show when a corpus has been read.
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
     pattern_of = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
@@ -372,7 +375,8 @@ def find_examples(
     columns = sorted({number[search.statistic] for search in wants})
     measured = tuple(statistics[column] for column in columns)
 
-    nums, dens = [], []
+    nums: list[Tensor] = []
+    dens: list[Tensor] = []
     for part in sums_of(by_model(lm), reading.batches(), measured, sinks=sinks):
         nums.append(part.num)
         dens.append(part.own_of(range(len(measured))))
@@ -434,7 +438,7 @@ class _Links:
     def __init__(self, lm: LoadedModel, pieces: Sequence[Piece], sinks: Sinks, patterns: Mapping[str, Pattern]) -> None:
         self.pieces, self.sinks, self.patterns = pieces, sinks, patterns
         # Where the gold words stand, once each (German "im" is two); nothing where they overlap otherwise.
-        self.spans = []
+        self.spans: list[list[tuple[int, int]]] = []
         for piece in pieces:
             spans = sorted({(word.begin, word.end) for word in piece.gold.words}) if piece.gold is not None else []
             overlap = any(before[1] > after[0] for before, after in pairwise(spans))

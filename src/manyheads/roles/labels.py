@@ -136,7 +136,7 @@ def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequen
     Of the claims that hold, the furthest from chance (`rules.distance`); `local` yields to finer ones, the sink to all.
     """
     halves = (Half(table, CHOOSE), Half(table, REPORT))
-    labels = []
+    labels: list[HeadRole] = []
     for index, head in enumerate(table.heads):
         by_rule = list(zip(rules, claims[index], strict=True))
         sound = [(rule, claim) for rule, claim in by_rule if claim.holds and rule.names_heads and rule is not SINK_RULE]

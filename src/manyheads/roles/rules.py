@@ -239,7 +239,7 @@ PEOPLE_SAY = {
 
 def syntax_rules(relations: Sequence[str]) -> tuple[Rule, ...]:
     """Two rules for each relation: from the dependent to its governor, and from the governor to the dependent."""
-    rules = []
+    rules: list[Rule] = []
     for relation in relations:
         noun = PEOPLE_SAY.get(relation, relation)
         article = "an" if noun[0] in "aeiou" else "a"

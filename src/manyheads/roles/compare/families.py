@@ -14,6 +14,9 @@ Torgerson 1952 (classical scaling).
 
 # device: divergences are summed up on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch's methods and pandas have no types here.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -110,7 +113,7 @@ class HeadFamilies(PerHeadResult):
     missing: ClassVar[str] = "here: {first} to {last} were compared."
 
     model: str
-    heads: tuple[Head, ...]
+    heads: tuple[Head, ...]  # pyright: ignore[reportIncompatibleMethodOverride] a field where the base has a property
     divergences: Float64[ndarray, "h h"]
     families: tuple[Family, ...]
     map: Float64[ndarray, "h 2"]
@@ -265,7 +268,7 @@ def families_of(
         why = "two heads, each by itself: there is nothing to choose"
     groups = cut(merges, best if clusters is None else clusters)
     silhouette = silhouettes(distances, groups)
-    families = []
+    families: list[Family] = []
     for group in range(int(groups.max()) + 1):
         members = np.flatnonzero(groups == group)
         spread = divergences[np.ix_(members, members)].sum() / max(1, len(members) * (len(members) - 1))
@@ -295,12 +298,11 @@ class _Gathering:
     sites: tuple[Site, ...] = ()
     divergences: torch.Tensor | None = None
     num_rows: int = 0
-    sums: list[Sums] = field(default_factory=list)
-    seeds: set[int] = field(default_factory=set)
-    left_out: dict[str, None] = field(default_factory=dict)
-    shared: dict[str, None] = field(default_factory=dict)
-
-    notes: list[str] = field(default_factory=list)
+    sums: list[Sums] = field(default_factory=list[Sums])
+    seeds: set[int] = field(default_factory=set[int])
+    left_out: dict[str, None] = field(default_factory=dict[str, None])
+    shared: dict[str, None] = field(default_factory=dict[str, None])
+    notes: list[str] = field(default_factory=list[str])
 
     def read(
         self, lm: LoadedModel, reading: Reading, rows: int | None, stack: str, progress: Progress | None
@@ -350,7 +352,7 @@ class _Gathering:
     def by_layer(self) -> tuple[LayerDiversity, ...]:
         sums = sum(self.sums[1:], self.sums[0])
         value, bounds = sums.value()[:, 0, 0] / MOST, [bound[:, 0] / MOST for bound in sums.interval()]
-        diversity = []
+        diversity: list[LayerDiversity] = []
         for index, site in enumerate(self.sites):
             compared = site.num_heads > 1
             # One text, however often it comes, has no interval.

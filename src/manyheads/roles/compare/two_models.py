@@ -14,6 +14,9 @@ Sources: Lin 1991 (the divergence); Efron and Tibshirani 1993, chapter 8 (paired
 
 # device: divergences are summed up on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch's methods and pandas have no types here.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -267,7 +270,7 @@ class Comparison(PerHeadResult):
         return brief(str(self))
 
     def __str__(self) -> str:
-        words = []
+        words: list[str] = []
         for head in self.changed[:SHOWN]:
             most = self.largest(head.head)
             by = "" if most is None else f" ({most.statistic} {most.difference:+.3g})"
@@ -334,7 +337,7 @@ def compare(
     # Before the long readings: tokens that differ in one text differ in most.
     for chunk in islice(chunks_of(corpus.open()), 1):
         _read_alike(first, second, chunk, long)
-    begins = on_reading or (lambda name: None)
+    begins: Callable[[str], None] = on_reading or (lambda name: None)
     requested: tuple[str, ...] = ()
 
     # What each kind of token receives is not counted between two texts: then labels have readings of their own.
@@ -388,7 +391,7 @@ def _require_same_shape(first: LoadedModel, second: LoadedModel) -> None:
         return
 
     def in_words(lm: LoadedModel) -> str:
-        stacks = []
+        stacks: list[str] = []
         for name, by_layer in lm.spec.shape.items():
             counts = [count for count in by_layer if count]
             heads = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
@@ -486,7 +489,8 @@ class _Maps:
                     raise
 
     def _pair(self, chunked: Chunked, group: list[int]) -> _Pair:
-        keepers, seeds = [], ()
+        keepers: list[RowKeeper] = []
+        seeds: Sequence[int] = ()
         for lm in (self.first, self.second):
             count = EVERY_ROW if self.count is None else self.count
             batch = Reading(lm, chunked.pieces, notes=chunked.notes).batch(group)

@@ -195,7 +195,8 @@ def sample(lm: LoadedModel, variant: Repeats, samples: int, seed: int, between: 
     if not sizes:
         raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
     # Embeddings are often padded past the last token that there is.
-    num_ids, special_ids = min(sizes), set(getattr(lm.tokenizer, "all_special_ids", ()))
+    num_ids = min(sizes)
+    special_ids: set[int] = set(getattr(lm.tokenizer, "all_special_ids", ()))
     middle = range(int(low * num_ids), int(high * num_ids))
     ids = torch.tensor([token for token in middle if token not in special_ids], dtype=torch.long)
     if len(ids) < variant.length:

@@ -1,4 +1,7 @@
-"""Numbers in words: a figure, a column of them, an interval, as commands and pictures write them."""
+"""Numbers in words: a figure, a column of them, an interval, as commands and pictures write them.
+
+A file of its own, since importing it loads nothing heavy: commands do so before anything else.
+"""
 
 from __future__ import annotations
 
