@@ -144,7 +144,8 @@ def ask_probes(lm: LoadedModel, progress: Progress | None = None) -> dict[str, P
     return probes
 
 
-def _repeats(lm: LoadedModel) -> list[Probe]:
+def repeat_probes(lm: LoadedModel) -> list[Probe]:
+    """Random tokens that repeat: a probe for each place that a row may look at."""
     probe = probe_repeats(lm)
     says = f"{probe.variant}; {probe.notes['tokens']}"
     if "not causal" in probe.notes:
@@ -152,7 +153,8 @@ def _repeats(lm: LoadedModel) -> list[Probe]:
     return [Probe(PLACE_NAMES[place], says, getattr(probe, place)) for place in PLACES]
 
 
-def _copying(lm: LoadedModel) -> list[Probe]:
+def copying_probe(lm: LoadedModel) -> list[Probe]:
+    """Copying by weights alone. Errors: ModelError."""
     _require_causal(lm)
     copying = copying_scores(lm)
     # No text, so no interval and no queries; the standard deviation of chance stands in `spread`.
@@ -165,7 +167,8 @@ def _copying(lm: LoadedModel) -> list[Probe]:
     return [Probe("copying", says, scores, copying.spread, EIGENVALUES)]
 
 
-def _retrieval(lm: LoadedModel) -> list[Probe]:
+def retrieval_probe(lm: LoadedModel) -> list[Probe]:
+    """A needle in texts of as many lengths as fit. Errors: ModelError; TextError where none fits."""
     _require_causal(lm)
     if not getattr(lm.model, "can_generate", lambda: False)():
         raise ModelError(f"{lm.name} ({type(lm.model).__name__}) cannot write: it has no language-model head.")
@@ -196,7 +199,7 @@ def _require_causal(lm: LoadedModel) -> None:
 
 
 KINDS = (
-    ProbeBatch(tuple(PLACE_NAMES.values()), _repeats, 32),
-    ProbeBatch(("copying",), _copying, 20),
-    ProbeBatch(("retrieval",), _retrieval, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
+    ProbeBatch(tuple(PLACE_NAMES.values()), repeat_probes, 32),
+    ProbeBatch(("copying",), copying_probe, 20),
+    ProbeBatch(("retrieval",), retrieval_probe, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
 )
