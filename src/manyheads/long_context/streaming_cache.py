@@ -648,7 +648,7 @@ class StreamingCache(DynamicCache):
             setattr(self.texts, name, value)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # pyright: ignore[reportArgumentType] any tensor of indices
         self.texts.choose(lambda x: x.index_select(0, beam_idx.to(x.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:

@@ -353,9 +353,15 @@ def find_examples(
     count: int,
     patterns: Mapping[str, Pattern],
 ) -> dict[tuple[Head, str], tuple[Example, ...]]:
-    """The `count` best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
+    """The best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
 
-    `patterns`: the functions behind roles of one's own, by name.
+    - `lm`: a loaded model.
+    - `documents`: the texts to choose from, those of the choosing half among them.
+    - `roles`: labels and claims.
+    - `statistics`: those that were measured on such texts.
+    - `sinks`: the model's.
+    - `count`: how many texts for a head and role.
+    - `patterns`: the functions behind roles of one's own, by name.
     """
     if not count:
         return {}

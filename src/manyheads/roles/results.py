@@ -84,6 +84,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
 
     @property
     def heads(self) -> tuple[Head, ...]:
+        """All heads of the first table, in the model's order."""
         return tuple(label.head for label in self.labels)
 
     def __len__(self) -> int:

@@ -208,10 +208,14 @@ def head_families(
 ) -> HeadFamilies:
     """How far apart all heads are in what they look at, their families, a map of them, and each layer's diversity.
 
-    `rows`: at most so many rows of each text, drawn by its words; None: 16, or more of few texts. Rows that see fewer
-    than two keys are left out, and what a row gives to nothing visible (a sink in the softmax) is a key of its own.
-    `clusters`: how many families; None: the number of the largest mean silhouette, up to 20. `stack`: heads of
-    different stacks read different tokens, so a model with several is asked for one.
+    - `lm`: a loaded model.
+    - `given`: what is read: some hundred short texts, or fewer long ones.
+    - `rows`: at most so many rows of each text, drawn by its words; None: 16, or more of few texts. Rows that see fewer
+      than two keys are left out, and what a row gives to nothing visible (a sink in the softmax) is a key of its own.
+    - `clusters`: how many families; None: the number of the largest mean silhouette, up to 20.
+    - `stack`: heads of different stacks read different tokens, so a model with several is asked for one.
+    - `progress`: called with how far the reading is.
+
     Inside `applied`, heads whose weights a plan averages or copies are compared as the plan has them.
 
     Cost: one forward pass, and pairs of heads x rows x keys logarithms, 3 to 4 ns each on a core: 2 s for 72 heads on

@@ -63,6 +63,7 @@ class Probe:
 
     @property
     def asks(self) -> str:
+        """The probe's question, in words."""
         return PROBES[self.name]
 
     def rows(self) -> list[Json]:

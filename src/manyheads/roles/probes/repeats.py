@@ -154,9 +154,16 @@ def probe_repeats(
 ) -> RepeatProbe:
     """Probe every head of a loaded model with random tokens that repeat.
 
-    `variant`: "arena" (50 tokens twice), "mlxterp" (the same without a start token), "olsson" (25 tokens four times,
-    summed over earlier repeats), "olsson-entries" (mean of entries), or `Repeats` of your own; `length` and `repeats`
-    change one. `samples` texts are drawn by `seed` from the ids `between` these shares of the vocabulary.
+    - `lm`: a loaded model.
+    - `variant`: "arena" (50 tokens twice), "mlxterp" (the same without a start token), "olsson" (25 tokens four times,
+      summed over earlier repeats), "olsson-entries" (mean of entries), or `Repeats` of your own.
+    - `length`: so many tokens in place of the variant's.
+    - `repeats`: so many times in place of the variant's.
+    - `samples`: how many texts, each with a control in which nothing repeats.
+    - `seed`: draws them.
+    - `between`: shares of the vocabulary from whose ids they are drawn.
+
+    Cost: forward passes over twice as many texts as `samples`.
     Errors: StatisticError for texts that cannot be drawn or do not fit, ModelError, GuardError.
     """
     chosen = variant_of(variant, length, repeats)
@@ -345,6 +352,7 @@ class HeadScores:
 
     @property
     def chance(self) -> Float64[ndarray, "head"]:
+        """The highest chance level of each head."""
         return np.maximum.reduce(list(self.chances.values()))
 
     def __getitem__(self, head: str | Head) -> HeadScore:
