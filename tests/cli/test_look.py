@@ -29,7 +29,7 @@ from manyheads.heads import Head
 from manyheads.inputs import read
 from manyheads.models import BUNDLED
 from manyheads.roles import label_page
-from manyheads.roles.words.label_words import column_figures
+from manyheads.roles.words import column_figures
 from manyheads.roles.words.role_table import letter_of
 from manyheads.statistics import DEFAULT, STATISTICS
 from tests.cli.conftest import TEXT, assert_refused

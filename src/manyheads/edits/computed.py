@@ -327,6 +327,9 @@ class Prepared:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `path` (.json) and, where something was computed, a .safetensors file of the same name beside it.
 
+        Each is written whole or not at all. A process killed between the two leaves them of two plans, which opening
+        refuses; what saves the same plan again leaves it as it was.
+
         Errors: PlanError for several plans (save them one by one), another ending, numbers that are not finite, or
         more JSON than `open_plan` reads; FileAccessError.
         """
@@ -350,6 +353,14 @@ class Prepared:
         # Packed in memory: safetensors' own writer reports a full disk in a way of its own.
         tensors = {name: x.contiguous() for name, x in computed.tensors.items()}
         packed = save(tensors, {"corpus": computed.corpus, "model": computed.model})
+        # safetensors orders metadata by chance. In one order a plan saved again has the same bytes, so that a process
+        # killed between the two moves below leaves it whole.
+        start = 8 + int.from_bytes(packed[:8], "little")
+        header = json.loads(packed[8:start])
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, separators=(",", ":")).encode()
+        ordered += b" " * (-len(ordered) % 8)  # tensors begin at a multiple of 8
+        packed = len(ordered).to_bytes(8, "little") + ordered + packed[start:]
         document["computed"] = {
             "file": beside.name,
             SUM: hashlib.sha256(packed).hexdigest(),

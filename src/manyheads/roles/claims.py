@@ -123,8 +123,12 @@ class Claim:
 
     def row(self) -> dict[str, Any]:
         """A row of a table, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
-        row = {**asdict(self), "head": str(self.head)}
-        parts = {"chance": row.pop("chances"), "guess": row.pop("baselines"), "also": row.pop("beyond")}
+        row: dict[str, Any] = {**asdict(self), "head": str(self.head)}
+        parts = {
+            "chance": row.pop("chances"),
+            "guess": row.pop("baselines"),
+            "also": row.pop("beyond"),
+        }
         return row | {
             f"{part}_{name.rpartition('.')[2]}": value
             for part, values in parts.items()
@@ -325,9 +329,9 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
 def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
     """Every claim of one table, a list for each head, with p-values; `control` adds q-values over several tables."""
     halves = Half(table, CHOOSE), Half(table, REPORT)
-    claims = []
+    claims: list[list[Claim]] = []
     for head in range(len(table.heads)):
-        of_head = []
+        of_head: list[Claim] = []
         for rule in rules:
             # Both halves are asked the same; only the reporting half's
             # figures are shown, since a head was chosen on the other.

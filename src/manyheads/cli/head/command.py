@@ -64,7 +64,7 @@ from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.recording import exact_map
-from manyheads.roles.words import ABSENT, UNLABELLED, figure, hue, span, unit_of
+from manyheads.roles.words import ABSENT, UNLABELLED, figure, hue, span
 from manyheads.spec import CROSS
 
 if TYPE_CHECKING:
@@ -385,7 +385,7 @@ def _headline(looked: HeadResult, console: Console) -> list[Text]:
     if role is None:
         name, facts = "no role", [("role", f"none: {labels.because}")]
     else:
-        name, evidence, unit = clean(role.name), role.evidence, unit_of(role.evidence.statistic)
+        name, evidence, unit = clean(role.name), role.evidence, role.evidence.unit
         interval = f"95% interval {span(evidence.low, evidence.high, unit)}"
         if math.isnan(evidence.low):
             interval = "no 95% interval: too few texts hold its cases"

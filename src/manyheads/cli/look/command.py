@@ -70,15 +70,11 @@ from manyheads.roles.words import (
     ABSENT,
     CAVEAT,
     UNLABELLED,
-    by_role,
     column_figures,
-    example_head,
     figure,
     hue,
     letter_of,
-    nearest_role,
     span,
-    unit_of,
 )
 from manyheads.spec import ModelSpec
 
@@ -503,7 +499,7 @@ def badge(name: str) -> str:
 
 def _summary(looked: LookResult, against: str) -> list[Text]:
     """A line for each role: how many heads have it, its letter, the strongest of them, and what chance would give."""
-    groups = by_role(looked.labels)
+    groups = looked.labels.by_role()
     wide = max(len(clean(name)) for name in groups)
     head_width = max(len(str(role.head)) for role in looked.labels.roles)
     lines = []
@@ -526,7 +522,7 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
     """What to type next, with this text and a telling head."""
     source, model = looked.source, looked.model.arguments
     arguments = source.arguments and f" {source.arguments}"
-    head = sample.link.head if sample else example_head(looked.labels) or looked.table.heads[0]
+    head = sample.link.head if sample else looked.labels.surest_head or looked.table.heads[0]
     offers = []
     if sample and (source.own or len(sample.text) <= QUOTED_WIDTH):
         text = "" if source.own else f" {quoted(sample.text)}"
@@ -573,7 +569,7 @@ def _remarks(looked: LookResult, console: Console) -> list[Text]:
     if not labels.roles:
         return []
     lines = [Text("The evidence for the strongest of each role", style="bold")]
-    groups = {name: roles[0] for name, roles in by_role(labels).items() if name != UNLABELLED}
+    groups = {name: roles[0] for name, roles in labels.by_role().items() if name != UNLABELLED}
     wide = max((len(clean(name)) for name in groups), default=0)
     head_width = max(len(str(role.head)) for role in labels.roles)
     for name, role in groups.items():
@@ -606,7 +602,9 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
     columns += [Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(names)]
     cells: list[list[Text]] = []
     values = {name: table.column(name) for name in table.names}
-    figures_of = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
+    defined = {name: statistic for name in names if (statistic := measures.named(name)) is not None}
+    units = {name: statistic.unit for name, statistic in defined.items()}
+    figures_of = [column_figures(values[name].tolist(), units.get(name, "")) for name in names]
     for index, head in enumerate(table.heads):
         yours = {name: float(column[index]) for name, column in values.items()}
         of_role = _role_cells(labels.role_of(head), yours, bool(labels.roles))
@@ -627,8 +625,7 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
             ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
         ]
     else:
-        defined = {name: measures.named(name) for name in names}
-        entries += [(name, statistic.meaning) for name, statistic in defined.items() if statistic is not None]
+        entries += [(name, statistic.meaning) for name, statistic in defined.items()]
     wide = 2 + max(len(label) for label, _ in entries)
     legend = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
     for line in legend:
@@ -647,7 +644,7 @@ def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) 
     """
     if role is None:
         return [Text(ABSENT, style="dim")] * 5 if labelled else []
-    near, evidence = nearest_role(role), role.evidence
+    near, evidence = role.nearest, role.evidence
     style, faint = hue(role.name), "dim" if near else ""
     # A column has one unit: entropy, in nats, stands as a share of that of an even spread.
     is_entropy = evidence.statistic == "entropy"

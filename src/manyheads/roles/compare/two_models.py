@@ -14,6 +14,9 @@ Sources: Lin 1991 (the divergence); Efron and Tibshirani 1993, chapter 8 (paired
 
 # device: divergences are summed up on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch's methods and pandas have no types here.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
@@ -267,7 +270,7 @@ class Comparison(PerHeadResult):
         return brief(str(self))
 
     def __str__(self) -> str:
-        words = []
+        words: list[str] = []
         for head in self.changed[:SHOWN]:
             most = self.largest(head.head)
             by = "" if most is None else f" ({most.statistic} {most.difference:+.3g})"
@@ -279,8 +282,8 @@ class Comparison(PerHeadResult):
 
 
 def compare(
-    a: Any,
-    b: Any,
+    a: LoadedModel | str | Path,
+    b: LoadedModel | str | Path,
     given: InputsLike | Corpus,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
@@ -334,7 +337,7 @@ def compare(
     # Before the long readings: tokens that differ in one text differ in most.
     for chunk in islice(chunks_of(corpus.open()), 1):
         _read_alike(first, second, chunk, long)
-    begins = on_reading or (lambda name: None)
+    begins: Callable[[str], None] = on_reading or (lambda name: None)
     requested: tuple[str, ...] = ()
 
     # What each kind of token receives is not counted between two texts: then labels have readings of their own.
@@ -382,13 +385,13 @@ def compare(
     )  # fmt: skip
 
 
-def _require_same_shape(first: Any, second: Any) -> None:
+def _require_same_shape(first: LoadedModel, second: LoadedModel) -> None:
     """Errors: ModelError where the two do not have as many heads in each layer."""
     if first.spec.shape == second.spec.shape:
         return
 
     def in_words(lm: LoadedModel) -> str:
-        stacks = []
+        stacks: list[str] = []
         for name, by_layer in lm.spec.shape.items():
             counts = [count for count in by_layer if count]
             heads = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
@@ -403,7 +406,7 @@ def _require_same_shape(first: Any, second: Any) -> None:
     )
 
 
-def _read_alike(first: Any, second: Any, chunk: Chunk, long: Long) -> Chunked:
+def _read_alike(first: LoadedModel, second: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     """A chunk of texts as both models read it. Errors: TextError where they read different tokens."""
     of_first, of_second = (read_chunk(lm, chunk, long) for lm in (first, second))
     for left, right in zip(of_first.pieces, of_second.pieces, strict=False):
@@ -440,7 +443,9 @@ class _Pair(NamedTuple):
 class _Maps:
     """How far apart the maps of each head are, summed over rows, text by text."""
 
-    def __init__(self, first: Any, second: Any, heads: Sequence[Head], rows: int | None, long: Long) -> None:
+    def __init__(
+        self, first: LoadedModel, second: LoadedModel, heads: Sequence[Head], rows: int | None, long: Long
+    ) -> None:
         self.first, self.second, self.heads = first, second, heads
         self.long: Long = long
         self.count = rows
@@ -484,7 +489,8 @@ class _Maps:
                     raise
 
     def _pair(self, chunked: Chunked, group: list[int]) -> _Pair:
-        keepers, seeds = [], ()
+        keepers: list[RowKeeper] = []
+        seeds: Sequence[int] = ()
         for lm in (self.first, self.second):
             count = EVERY_ROW if self.count is None else self.count
             batch = Reading(lm, chunked.pieces, notes=chunked.notes).batch(group)

@@ -32,6 +32,7 @@ from torch import Tensor
 from manyheads.attention import grouped_scores
 from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError, TextError
+from manyheads.heads import Head
 from manyheads.inputs import ends_of, nobody_ends, padding_of, require_writer, watched
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel, device_of
@@ -139,7 +140,9 @@ def retrieval_scores(
     parts = _Parts.of(lm, contexts, needle, question)
     count = len(parts.needle) + SPARE_TOKENS if generate is None else generate
     parts.require(lm, lengths, count)
-    trials, seeds, heads = [], [], ()
+    trials: list[Trial] = []
+    seeds: list[int] = []
+    heads: tuple[Head, ...] = ()
     for length in lengths:
         for depth in depths:
             prompt, begin = parts.prompt(length, depth)
@@ -189,9 +192,9 @@ class _Watched:
     prompt: Int[Tensor, "p"]
     begin: int
     end: int
-    sites: dict[str, Site] = field(default_factory=dict)
-    steps: dict[str, list[Step]] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict[str, Site])
+    steps: dict[str, list[Step]] = field(default_factory=dict[str, list[Step]])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
 
     def write(self, lm: LoadedModel, count: int) -> list[int]:
         """The model's own tokens, up to its end token."""
@@ -228,7 +231,9 @@ class _Watched:
     def scores(self, written: Sequence[int], once: bool) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
         """Each head's score, and what a look at any visible key alike would get on average."""
         needle = self.prompt[self.begin : self.end]
-        size, scores, chances = len(needle), [], []
+        size = len(needle)
+        scores: list[Tensor] = []
+        chances: list[Tensor] = []
         for name, site in self.sites.items():
             hits = torch.zeros(site.num_heads, size, dtype=torch.float64, device="cpu")
             even = torch.zeros(size, dtype=torch.float64, device="cpu")
@@ -253,14 +258,14 @@ class _Parts(NamedTuple):
     @staticmethod
     def of(lm: LoadedModel, contexts: str | Sequence[str], needle: str, question: str) -> _Parts:
         context = contexts if isinstance(contexts, str) else "\n".join(contexts)
-        parts = []
+        parts: list[list[int]] = []
         for name, text in (("contexts", context), ("needle", needle), ("question", question)):
-            tokenizer = lm.required_tokenizer
-            ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text.strip() else []
+            encoded = lm.required_tokenizer(text, add_special_tokens=False, verbose=False)
+            ids: list[int] = encoded["input_ids"] if text.strip() else []
             if not ids:
                 raise TextError(f"{name} {text[:40]!r} has no token: give at least one word.")
             parts.append(list(ids))
-        return _Parts(list(added_around(lm.tokenizer)[0]), *parts)
+        return _Parts(list(added_around(lm.required_tokenizer)[0]), *parts)
 
     def require(self, lm: LoadedModel, lengths: Sequence[int], count: int) -> None:
         """Errors: TextError where the context is too short, or the whole too long for the model."""
