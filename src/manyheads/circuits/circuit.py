@@ -358,7 +358,7 @@ class _Measure:
             return []
         heads = list(self.lm.spec.heads)
         patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
-        swept = sweep_patches(self.lm, self.pairs, patches, "out", self.metric, "noise", num_tokens=self.num_tokens)
+        swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", num_tokens=self.num_tokens)
         self.levels, self.because = swept.levels, swept.because
         return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()
 
