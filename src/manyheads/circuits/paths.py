@@ -196,7 +196,8 @@ def path_effect(
     - `first_token`: read the first token of an answer that has several.
     - `num_tokens`: the size of a batch in tokens, padding included.
 
-    Cost: three forward passes, and the layers from the receiver's on. Errors: as `patch`; HeadError for a sender that does not run before the receiver.
+    Cost: three forward passes, and the layers from the receiver's on. Errors: as `patch`; HeadError for a sender that
+    does not run before the receiver.
     """
     options: dict[str, Any] = {"direction": direction, "first_token": first_token, "num_tokens": num_tokens}
     return path_effects(lm, clean, corrupted, receiver, [sender], (channel,), metric, answers, **options)[0]
