@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, whole
-from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
+from manyheads.circuits.pairs import AnswersLike, MetricLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
 from manyheads.edits import Metric
@@ -49,6 +49,8 @@ from manyheads.spec import ModelSpec
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
+
+Listed = TypeVar("Listed", bound=object)
 
 RANDOM_SETS = 20
 LEAST_HELD_OUT = 4  # pairs: with fewer, none is held out
@@ -138,7 +140,7 @@ def find_circuit(
     clean: InputsLike | Mapping[str, Tensor],
     corrupted: InputsLike | Mapping[str, Tensor],
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     keep: float = 0.9,
     *,
     first_token: bool = False,
@@ -223,7 +225,7 @@ def measure_circuit(
     corrupted: InputsLike | Mapping[str, Tensor],
     heads: HeadsLike,
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     *,
     first_token: bool = False,
     random_sets: int = RANDOM_SETS,
@@ -317,10 +319,10 @@ def _paths(
     return sorted(effects, key=lambda effect: -abs(effect.value))
 
 
-def _chosen(value: Any, texts: Sequence[int], count: int) -> Any:
+def _chosen(value: Listed, texts: Sequence[int], count: int) -> Listed:
     """Some texts, or answers, of a list with one for each pair; what is one for all stays."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str | tuple) and len(value) == count
-    return [value[text] for text in texts] if is_list else value
+    return [value[text] for text in texts] if is_list else value  # type: ignore[return-value]
 
 
 @dataclass(eq=False)
@@ -342,7 +344,7 @@ class _Measure:
         pairs: Pairs,
         texts: Sequence[int],
         metric: MetricLike,
-        answers: Any,
+        answers: AnswersLike | None,
         first_token: bool,
         num_tokens: int,
     ) -> _Measure:

@@ -33,6 +33,8 @@ AROUND = 4  # tokens either side of the first difference, in an error
 WIDE_LETTERS = "\u2e80"  # from here on, scripts without spaces between words
 
 Answer = str | int
+AnswersLike = Answer | Sequence[Answer | Sequence[Answer]]
+"""An answer for all texts, (right, wrong) for all, or a list with either for each."""
 MetricLike = str | Callable[..., Any]
 
 
@@ -225,7 +227,7 @@ class Answers:
     because: str
 
 
-def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: Any, first_token: bool) -> Answers:
+def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: AnswersLike | None, first_token: bool) -> Answers:
     """The answers' tokens, and in words which they are. Errors: TextError."""
     wants_two = metric == "logit_diff"
     example = 'answers=("Mary", "John"), right and wrong' if wants_two else 'answers="Mary"'
@@ -240,7 +242,7 @@ def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: Any, first
     words: dict[str, None] = {}
     known: dict[tuple[Any, ...], tuple[int, str]] = {}
     for text, answer in enumerate(listed):
-        options = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+        options: tuple[Any, ...] = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
         if not wants_two:
             options = options[:1]
         if len(options) != 1 + wants_two or not all(isinstance(x, Answer) and not isinstance(x, bool) for x in options):
@@ -317,7 +319,7 @@ def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
 
 
 def metric_of(
-    lm: LoadedModel, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool
+    lm: LoadedModel, pairs: Pairs, metric: MetricLike, answers: AnswersLike | None, first_token: bool
 ) -> tuple[Metric, Pairs, dict[str, str]]:
     """The metric, the pairs as it wants them read, and notes.
 
@@ -357,20 +359,20 @@ def metric_of(
             ),
         )
 
-    def answer_logits(outputs: Any, batch: Batch) -> Tensor:
+    def answer_logits(outputs: object, batch: Batch) -> Tensor:
         logits = logits_of(outputs, metric, 3)
         row = rows[list(batch.places)].to(logits.device)
         return exact(logits[torch.arange(len(row), device=logits.device), row])
 
-    def log_probabilities(outputs: Any, batch: Batch) -> Tensor:
+    def log_probabilities(outputs: object, batch: Batch) -> Tensor:
         return answer_logits(outputs, batch).log_softmax(-1)
 
-    def divergence(outputs: Any, batch: Batch) -> Tensor:
+    def divergence(outputs: object, batch: Batch) -> Tensor:
         assert batch.reference is not None, "the clean run is read first"
         logs = log_probabilities(outputs, batch)
         return torch.nn.functional.kl_div(logs, batch.reference, reduction="none", log_target=True).sum(-1)
 
-    def read(outputs: Any, batch: Batch) -> Tensor:
+    def read(outputs: object, batch: Batch) -> Tensor:
         logits, places = answer_logits(outputs, batch), list(batch.places)
         assert tokens_read is not None
         logits = logits.log_softmax(-1) if metric in ("prob", "loss") else logits

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import Json, Progress, brief, one_of, whole
-from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs, unrelated
+from manyheads.circuits.pairs import AnswersLike, MetricLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
     TOKENS_OF_A_BATCH,
@@ -406,7 +406,7 @@ def patch(
     clean: InputsLike | Mapping[str, Tensor],
     corrupted: InputsLike | Mapping[str, Tensor],
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     what: What = "out",
     *,
     direction: Direction = "denoise",

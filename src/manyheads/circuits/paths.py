@@ -21,7 +21,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, one_of
-from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
+from manyheads.circuits.pairs import AnswersLike, MetricLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
     Direction,
@@ -176,7 +176,7 @@ def path_effect(
     receiver: str | Head,
     channel: Channel = "q",
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     *,
     direction: Direction = "denoise",
     first_token: bool = False,
@@ -211,7 +211,7 @@ def path_effects(
     senders: Sequence[HeadsLike] | None = None,
     channels: Sequence[Channel] = CHANNELS,
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     *,
     direction: Direction = "denoise",
     first_token: bool = False,

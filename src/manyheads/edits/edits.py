@@ -35,7 +35,7 @@ from manyheads.edits.computed import Computed
 from manyheads.edits.metrics import exact
 from manyheads.errors import PlanError
 from manyheads.heads import in_layer, layer_name, parts_of
-from manyheads.models import AttentionCall
+from manyheads.models import AttentionCall, text_config_of
 from manyheads.models.weights import input_width, is_transposed
 from manyheads.nn import RotaryTable
 from manyheads.plan import (
@@ -327,9 +327,7 @@ class Editor:
         """Take positions away where a plan says so, until the editor is closed. Errors: PlanError."""
         self.opened = True
         config = getattr(model, "config", None)
-        text_config: Any = (
-            config.get_text_config() if config is not None and hasattr(config, "get_text_config") else None
-        )
+        text_config = text_config_of(model) if hasattr(config, "get_text_config") else None
         windows = [getattr(text_config, name, None) for name in WINDOWS]
         self.positions.keeps_all = text_config is not None and not any(windows)
         for index, plan in enumerate(self.acts.plans):
@@ -345,7 +343,7 @@ class Editor:
                     hook = partial(self.skip_positions, Act(index, place, step, ()))
                     self.hooks.append(module.register_forward_hook(hook))
 
-    def skip_positions(self, act: Act, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+    def skip_positions(self, act: Act, module: nn.Module, args: tuple[Any, ...], result: object) -> object:
         """The forward hook of a module that tells positions: what it gives without them."""
         if threading.get_ident() != self.thread:
             return result
@@ -681,9 +679,9 @@ def positions_in(model: nn.Module) -> dict[str, nn.Module]:
     return carriers
 
 
-def without_positions(module: nn.Module, args: tuple[Any, ...], result: Any) -> tuple[Any, Tensor, Tensor]:
+def without_positions(module: nn.Module, args: tuple[Any, ...], result: object) -> tuple[object, Tensor, Tensor]:
     """Compute a module's output with its positions removed: (output, before, after). Errors: PlanError."""
-    if isinstance(module, RotaryTable):
+    if isinstance(module, RotaryTable) and isinstance(result, Tensor):
         x = args[0].clone()
         x[..., : module.dims] *= module.rope.sharpen  # a stretched rotation also lengthens, which tells no position
         return x, result, x

@@ -297,7 +297,7 @@ class Runner:
             else:
                 forward = block.module.forward
 
-                def edited(*args: Any, **kwargs: Any) -> Any:
+                def edited(*args: Any, **kwargs: Any) -> object:
                     with tap(block.module, edits=[editor], guard=False):
                         return forward(*args, **kwargs)
 
@@ -338,7 +338,7 @@ class Attention:
 
     site: Site
     module: nn.Module
-    returned: Any = None
+    returned: object = None
     call: AttentionCall | None = None
     known: bool = False  # whether `project` gives what the module returned, tried once
 
@@ -362,7 +362,7 @@ class Attention:
         if again.shape == first.shape:
             self.known = bool((again - first).abs().max() <= SAME_OF_BLOCKS * first.abs().max())
 
-    def edited(self, edit: Callable[[AttentionCall], Tensor | None], size: int, times: int) -> Any:
+    def edited(self, edit: Callable[[AttentionCall], Tensor | None], size: int, times: int) -> object:
         """The module's result after an edit, each text `times` times in a row."""
         assert self.call is not None
         call = self.call
@@ -378,6 +378,7 @@ class Attention:
         first = self.project(wide.out if new is None else new)
         if isinstance(self.returned, Tensor):
             return first
+        assert isinstance(self.returned, tuple | list), "else it is not known"
         return type(self.returned)([first, *(widened(value, size, times) for value in self.returned[1:])])
 
 
@@ -389,7 +390,7 @@ class Block:
     path: str
     attention: list[Attention] = field(default_factory=list)
     plans: list[int] = field(default_factory=list)
-    returned: Any = None
+    returned: object = None
 
 
 def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
@@ -418,7 +419,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
 
     # Hooks fire in every thread that runs the model: another thread's results would be kept as ours.
     def keeper(part: Block | Attention) -> Callable[..., None]:
-        def keep(module: nn.Module, args: Any, result: Any) -> None:
+        def keep(module: nn.Module, args: object, result: object) -> None:
             if threading.get_ident() == thread:
                 part.returned = result
 
@@ -454,7 +455,7 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
 
 
 @contextmanager
-def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
     """Another forward in a module's place, for this thread. They nest: the innermost one is called."""
     thread = threading.get_ident()
     with _FORWARD_STACKS:
@@ -482,11 +483,11 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 class _ForwardStack:
     """A module's forward while some threads have others in its place. `set_before`: one set on the instance itself."""
 
-    forward: Callable[..., Any]
-    set_before: Callable[..., Any] | None
-    forwards: dict[int, list[Callable[..., Any]]] = field(default_factory=dict)  # by thread
+    forward: Callable[..., object]
+    set_before: Callable[..., object] | None
+    forwards: dict[int, list[Callable[..., object]]] = field(default_factory=dict)  # by thread
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         forwards = self.forwards.get(threading.get_ident())
         return (forwards[-1] if forwards else self.forward)(*args, **kwargs)
 
@@ -494,7 +495,7 @@ class _ForwardStack:
 _FORWARD_STACKS = threading.Lock()  # held while stages come and go, never while a module runs
 
 
-def widened(value: Any, size: int, times: int) -> Any:
+def widened(value: object, size: int, times: int) -> object:
     """Any module's result for a batch in which each text stands `times` times in a row."""
     # Another first axis is no batch: a position bias, say, or the tables of a rotation, which all texts share.
     if isinstance(value, Tensor):

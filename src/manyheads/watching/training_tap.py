@@ -187,7 +187,7 @@ class _Preceded:
     def __init__(self, owner: TrainingTap, call: Callable[..., Any]) -> None:
         self.owner, self.call = owner, call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         self.owner._enter(self.owner.model, args, kwargs)
         return self.call(*args, **kwargs)
 
@@ -200,7 +200,7 @@ class _Method:
         self.owner: TrainingTap | _Nothing = owner
         self.method = method  # after it, which copies what another watch's wrapper has
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         self.owner._enter(self.owner.model, args, kwargs)
         try:
             return self.method(*args, **kwargs)

@@ -130,7 +130,7 @@ def convert_to_gqa(
     )
 
 
-def _require_convertible(lm: LoadedModel, num_kv_heads: Any) -> tuple[Site, ...]:
+def _require_convertible(lm: LoadedModel, num_kv_heads: object) -> tuple[Site, ...]:
     """The sites to convert, whose key/value heads one number in a config counts. Raises ModelError or ShapeError."""
     require_in_memory(lm, "convert_to_gqa", "convert")
     if any(not cut.is_whole for cut in kept_in(lm.model)):

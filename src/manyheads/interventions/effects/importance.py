@@ -459,7 +459,7 @@ def lowest_heads(
 
 
 def _chosen(
-    spec: Any, way: str, count: int, ranked: dict[HeadSet, float], alone: dict[Head, float], empty_layers: bool
+    spec: ModelSpec, way: str, count: int, ranked: dict[HeadSet, float], alone: dict[Head, float], empty_layers: bool
 ) -> HeadSet:
     """The heads that go in this way: of what it may take, always the least."""
     chosen: list[Head] = []
