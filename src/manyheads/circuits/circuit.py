@@ -35,10 +35,10 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, whole
-from manyheads.circuits.pairs import AnswersLike, MetricLike, Pairs, metric_of, read_pairs
+from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits import Metric
+from manyheads.edits import Metric, MetricLike
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike

@@ -12,7 +12,7 @@ which token that is. Words of several tokens are refused unless their first one 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base import few, one_of
-from manyheads.edits import OR_OWN, Metric, choose_metric, exact, logits_of, require_loaded
+from manyheads.edits import OR_OWN, Metric, MetricLike, choose_metric, exact, logits_of, require_loaded
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Piece, Reading, read
 from manyheads.models import LoadedModel
@@ -35,7 +35,6 @@ WIDE_LETTERS = "\u2e80"  # from here on, scripts without spaces between words
 Answer = str | int
 AnswersLike = Answer | Sequence[Answer | Sequence[Answer]]
 """An answer for all texts, (right, wrong) for all, or a list with either for each."""
-MetricLike = str | Callable[..., Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +145,18 @@ def _paired(
         for begin in range(0, len(texts), size):
             part = texts[begin : begin + size]
             listed.append((readings[0].batch(part), readings[1].batch(part)))
+    rows: Tensor | None = None
+    if (kind := predicts(lm)) == "mask":
+        rows = _mask_rows(lm, *([piece.ids for piece in side] for side in (clean, corrupted)))
+    elif kind == "next":
+        # The end mark that some tokenizers write is no part of what is continued.
+        lasts = [max((i for i, special in enumerate(piece.special) if not special), default=-1) for piece in clean]
+        ends = [lm.writes_apart or last == len(piece.ids) - 1 for last, piece in zip(lasts, clean, strict=True)]
+        rows = torch.tensor([-1 if end else last for last, end in zip(lasts, ends, strict=True)], device="cpu")
     return Pairs(
         tuple(listed),
         tuple(len(piece.ids) for piece in clean),
-        _answer_rows(lm, clean, corrupted),
+        rows,
         tuple(clean),
         tuple(corrupted),
         notes,
@@ -187,20 +194,6 @@ def predicts(lm: LoadedModel) -> str:
     if generates and (lm.writes_apart or any(site.causal for site in lm.spec.sites)):
         return "next"
     return "mask" if "MaskedLM" in type(lm.model).__name__ else ""
-
-
-def _answer_rows(lm: LoadedModel, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
-    kind = predicts(lm)
-    if kind != "next":
-        sides = ([piece.ids for piece in side] for side in (clean, corrupted))
-        return _mask_rows(lm, *sides) if kind == "mask" else None
-    rows: list[int] = []
-    for piece in clean:
-        last = len(piece.ids) - 1
-        # The end mark that some tokenizers write is no part of what is continued.
-        row = max((i for i, special in enumerate(piece.special) if not special), default=last)
-        rows.append(-1 if lm.writes_apart or row == last else row)
-    return torch.tensor(rows, device="cpu")
 
 
 def _mask_rows(lm: LoadedModel, clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Tensor | None:

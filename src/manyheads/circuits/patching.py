@@ -37,12 +37,13 @@ from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import Json, Progress, brief, one_of, whole
-from manyheads.circuits.pairs import AnswersLike, MetricLike, Pairs, metric_of, read_pairs, unrelated
+from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
     TOKENS_OF_A_BATCH,
     Calls,
     Metric,
+    MetricLike,
     Runner,
     exact,
     read_under,

@@ -21,7 +21,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, one_of
-from manyheads.circuits.pairs import AnswersLike, MetricLike, metric_of, read_pairs
+from manyheads.circuits.pairs import AnswersLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
     Direction,
@@ -32,7 +32,7 @@ from manyheads.circuits.patching import (
     other_run,
     require_counts,
 )
-from manyheads.edits import Calls, Runner, read_under, require_numbers
+from manyheads.edits import Calls, MetricLike, Runner, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike

@@ -224,7 +224,9 @@ def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], spec: Mod
     counting = [step for plan in plans if plan.counted for step in plan.on_heads.values()]
     stacks = dict.fromkeys(site.stack for site in sites)
     # A part without a stack means the one without a name; where there is none, any: the only one.
-    named = {"" if stack is None and "" in stacks else stack for step in counting for stack in _stacks_in(step)}
+    texts = [str(step.heads) for step in counting] + [str(step.source) for step in counting if isinstance(step, Copy)]
+    parts = {match["stack"] for match in parts_of(texts)}
+    named = {"" if stack is None and "" in stacks else stack for stack in parts}
     for stack in stacks:
         attending = [site for site in sites if site.stack == stack]
         if not named & {stack, None} or [site.layer for site in attending] == list(range(len(attending))):
@@ -241,12 +243,6 @@ def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], spec: Mod
             f'heads with the numbers of the model, and "format": 2; a split of heads is read with them by '
             f"mh.read_heads(path, lm)."
         )
-
-
-def _stacks_in(step: HeadStep) -> set[str | None]:
-    """The stacks that a step names; None where it names heads without one."""
-    heads = [str(step.heads), *([str(step.source)] if isinstance(step, Copy) else [])]
-    return {match["stack"] for match in parts_of(heads)}
 
 
 def _act(

@@ -36,6 +36,8 @@ def exact(x: Tensor) -> Tensor:
 
 Own = Callable[[Any, Mapping[str, Tensor]], Any]
 """A user's metric: (the model's outputs, its inputs) -> one number a text, where more is worse."""
+MetricLike = str | Own
+"""A key of METRICS, "auto", or a function of the user's."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ METRICS = {
 }  # fmt: skip
 
 
-def choose_metric(lm: LoadedModel, metric: str | Own | Metric, labels: object = None) -> tuple[Metric, str]:
+def choose_metric(lm: LoadedModel, metric: MetricLike | Metric, labels: object = None) -> tuple[Metric, str]:
     """The metric of this name, and why it was chosen.
 
     "auto": the labels' loss, else the language model's, else the embedding's cosine.

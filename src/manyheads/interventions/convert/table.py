@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.base import Json, brief
-from manyheads.edits import Metric, choose_metric, read_under, require_numbers
+from manyheads.edits import Metric, MetricLike, choose_metric, read_under, require_numbers
 from manyheads.errors import ManyHeadsError
 from manyheads.inputs import Batch, InputsLike, Reading, read
 from manyheads.models import LoadedModel, size
@@ -89,7 +89,7 @@ class Quality:
     because: str
 
 
-def choose_quality(lm: LoadedModel, given: InputsLike, metric: str | Callable[..., Any]) -> Quality:
+def choose_quality(lm: LoadedModel, given: InputsLike, metric: MetricLike) -> Quality:
     """Read the texts and choose the metric. Errors: TextError, StatisticError, ModelError."""
     chosen, because = choose_metric(lm, metric)
     return Quality(read(lm, given), chosen, because)

@@ -29,11 +29,11 @@ groups of all layers go, and the result is a compact checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.edits import (
     TOKENS_OF_A_BATCH,
     Metric,
+    MetricLike,
     Runner,
     choose_metric,
     plan_edits,
@@ -195,7 +196,7 @@ def importance(
     given: InputsLike,
     estimator: Estimator = "ablation",
     *,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
     kind: AblationKind = "zero",
     corpus: InputsLike | None = None,
     reduce: Reduce = "example",
