@@ -33,6 +33,7 @@ from torch import Tensor
 
 from manyheads.attention import exact_arithmetic
 from manyheads.base import Json, brief, html_table, plural
+from manyheads.circuits.pairs import AnswersLike
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
 from manyheads.edits import exact, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
@@ -52,9 +53,6 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """How far the sum may be from the model's own logit, as a share of what the rows add up without signs (1 at least)."""
-
-Answer = str | int
-Answers = Answer | tuple[Answer, Answer] | Sequence[Answer | tuple[Answer, Answer]]
 
 
 class KeyShare(NamedTuple):
@@ -214,7 +212,7 @@ class Attribution:
 def logit_attribution(
     lm: LoadedModel,
     texts: InputsLike,
-    answers: Answers,
+    answers: AnswersLike,
     position: int | Sequence[int] = -1,
     *,
     first_token: bool = False,
@@ -222,11 +220,14 @@ def logit_attribution(
 ) -> Attribution:
     """What each component adds to the logit of an answer, or to the difference of two, at a position of each text.
 
-    `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
-    tuple) means the first's logit less the second's; a list has one of either for each text. `first_token` takes the
-    first token of an answer that has several. `position`: of the token whose prediction is read, one for all texts or
-    one for each, from the end where negative, special tokens included; of an encoder-decoder, among what the decoder
-    reads. `keys=False` keeps no split by key (`Attribution.by_key`), which takes 16 bytes for each head, text and key.
+    - `lm`: a loaded model.
+    - `texts`: what is read; no windows are made of a long text.
+    - `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
+      tuple) means the first's logit less the second's; a list has one of either for each text.
+    - `position`: of the token whose prediction is read, one for all texts or one for each, from the end where negative,
+      special tokens included; of an encoder-decoder, among what the decoder reads.
+    - `first_token`: read the first token of an answer that has several.
+    - `keys`: whether to keep the split by key (`Attribution.by_key`), 16 bytes for each head, text and key.
 
     Cost: one forward pass with the logits, a backward pass along the residual stream alone, q, k, v and the results of
     every layer of one batch in memory. Errors: TextError for answers or positions that cannot be, texts longer than the
@@ -273,7 +274,7 @@ def logit_attribution(
     )
 
 
-def _answers(lm: LoadedModel, answers: Answers, count: int, first: bool) -> list[tuple[int, int | None]]:
+def _answers(lm: LoadedModel, answers: AnswersLike, count: int, first: bool) -> list[tuple[int, int | None]]:
     """Each text's token, and the one that it is compared with. Errors: TextError."""
     listed_answers = list(answers) if isinstance(answers, list) else [answers] * count
     if len(listed_answers) != count:

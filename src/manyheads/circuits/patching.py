@@ -205,7 +205,15 @@ def patched(
 ) -> Float[Tensor, "e q f"]:
     """Outputs of entries (sample, head), all of one text, with `what` from `rows` of another run's call.
 
-    `where`: at which positions, [e, q] ([e, k] for k and v); None: at all. Cost: as `attend` of as many heads.
+    - `call`: the call of the run that is edited.
+    - `source_call`: the call of the other run, whose numbers are taken.
+    - `what`: a key of PATCHED.
+    - `samples`: of each entry, the row of `call`'s batch, [e].
+    - `heads`: of each entry, the query head, [e].
+    - `rows`: of each entry, the row of `source_call`'s batch, [e].
+    - `where`: at which positions, [e, q] ([e, k] for k and v); None: at all.
+
+    Cost: as `attend` of the same number of heads.
     """
     old = call.out[samples, heads]
     if what == "out":

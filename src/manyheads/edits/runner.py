@@ -69,8 +69,16 @@ def read_under(
 ) -> PassRead:
     """One pass of a batch under edits. A batch without the reference that a metric needs is compared with itself.
 
-    `metric`: None reads nothing of the outputs. `guard`: check what the tap sees. `keep`: keep every layer's call.
-    `grad`: with gradients. Without edits, `guard` and `keep` the model runs untapped.
+    - `lm`: a loaded model.
+    - `batch`: what it reads.
+    - `metric`: what is read of the outputs; None: nothing.
+    - `edits`: new outputs of heads for each attention call, one edit after another; None of a call that stays.
+    - `guard`: check what the tap sees.
+    - `keep`: keep every layer's call: q, k, v and the heads' outputs of the whole batch stay in memory.
+    - `grad`: with gradients.
+
+    Without `edits`, `guard` and `keep` the model runs untapped. Cost: one forward pass. Errors: ModelError where the
+    model refuses its inputs; StatisticError where the metric cannot be read of its outputs; GuardError.
     """
     calls: dict[tuple[str, int], AttentionCall] = {}
 

@@ -77,6 +77,13 @@ def removal_curve(
 ) -> Curve:
     """The curve on every second text, by an importance that was measured on the remaining ones.
 
+    - `lm`: a loaded model.
+    - `texts`: two or more, of which every second one chooses the heads.
+    - `estimator`: how importance is measured, as in `importance`.
+    - `metric`: as in `effect`.
+    - `kind`: how heads are taken away, as in `Ablate`.
+    - `progress`: called with how many batches of the other texts are read, and of how many.
+
     Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
     Errors: TextError for fewer than two texts; those of `importance`.
     """
