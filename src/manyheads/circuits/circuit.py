@@ -169,7 +169,8 @@ def find_circuit(
     - `progress`: called with how many heads are decided, and of how many.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
-    Edges: four forward passes for each two heads of different layers, and two for each head.
+    Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
+    for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
     pairs of which none can be held out, where `hold_out=True`.
     """
