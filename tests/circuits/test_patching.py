@@ -6,6 +6,7 @@ The oracle (`by_hooks`) shares no code with what it judges. All in float64, wher
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForMaskedLM
@@ -452,6 +453,17 @@ def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
         alone = path_effect(lm, clean, corrupted, one.senders, one.receiver, one.channel, metric)
         assert abs(one.value - alone.value) < 1e-8 * max(1.0, abs(alone.value)), str(one)
     assert len(told) > 1 and told[-1] == (len(heads), len(heads)) and len({one.value for one in got}) == len(got)
+
+
+def test_paths_of_a_model_that_shares_no_layers_are_the_same_and_a_first_layer_has_none(fresh, monkeypatch):
+    lm, clean, corrupted, metric, _ = made("gpt2", fresh)
+    shared = path_effects(lm, clean, corrupted, "L1H2", metric=metric)
+    assert path_effects(lm, clean, corrupted, "L0H2", metric=metric) == ()
+    monkeypatch.setattr("manyheads.edits.runner.blocks_of", lambda model, spec: ([], "of a test"))
+    alone = path_effects(lm, clean, corrupted, "L1H2", metric=metric)
+    assert len(alone) == len(shared) == 3 * 4 and [str(one.channel) for one in alone[:3]] == list("qkv")
+    for one, other in zip(alone, shared, strict=True):
+        assert np.abs(one.per_text - other.per_text).max() <= 1e-8 * max(1.0, abs(other.value))
 
 
 @pytest.mark.parametrize(("direction", "passes"), [("denoise", 2), ("noise", 3)])

@@ -17,6 +17,8 @@ Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits"
 Wang et al. 2022, section 3.1 (direct effects of heads on a logit difference).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnnecessaryComparison=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -22,6 +22,8 @@ Sources: Wang et al. 2023, Interpretability in the Wild, section 4 (faithfulness
 al. 2023, ACDC (greedy removal by patching).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -9,6 +9,8 @@ An answer given as a word is the token with which it continues the text, leading
 which token that is. Words of several tokens are refused unless their first one is asked for.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import inspect

@@ -22,6 +22,8 @@ head and position at once. Sources: Vig et al. 2020; Meng et al. 2022; Nanda 202
 Nanda 2024, How to use and interpret activation patching.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnnecessaryIsInstance=false, reportUnnecessaryComparison=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

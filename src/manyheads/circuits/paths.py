@@ -123,8 +123,8 @@ class Paths:
     layers: frozenset[tuple[str, int]]
     report: Callable[[int], None]
     batch: Batch | None = None
-    partners: Calls = field(default_factory=dict)
-    edited: dict[tuple[str, int], AttentionCall] = field(default_factory=dict)
+    partners: Calls = field(default_factory=dict[tuple[str, int], AttentionCall])
+    edited: dict[tuple[str, int], AttentionCall] = field(default_factory=dict[tuple[str, int], AttentionCall])
 
     @property
     def count(self) -> int:
@@ -254,10 +254,13 @@ def path_effects(
     if late := [head for group in groups for head in group if (head.stack, head.layer) not in earlier_layers]:
         raise HeadError(f"{late[0]} does not run before {receivers[0]}: a path goes from a layer to a later one.")
     chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token)
-    into, done = DIRECTIONS.index(direction), 0
-    report = progress or (lambda done, total: None)
-    total = len(groups) * len(pairs.batches)
-    paths = Paths(lm, receivers[0], groups, channels, earlier_layers, lambda begun: report(done + begun, total))
+    into, done, total = DIRECTIONS.index(direction), 0, len(groups) * len(pairs.batches)
+
+    def report(begun: int) -> None:
+        if progress is not None:
+            progress(done + begun, total)
+
+    paths = Paths(lm, receivers[0], groups, channels, earlier_layers, report)
     runner = Runner.of(lm, paths, chosen, num_tokens=num_tokens)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     changes = torch.zeros(pairs.num_texts, paths.count, dtype=torch.float64, device="cpu")
@@ -267,7 +270,7 @@ def path_effects(
         plain, changes[places], _ = runner.run(paths.batch, seen=paths.edited.update)
         levels[1 - into, places] = plain.double().cpu()
         done += len(groups)
-        report(done, total)
+        report(0)
     require_numbers(torch.cat([levels.flatten(), changes.flatten()]), chosen, "these texts")
     scale = (1.0 if direction == "denoise" else -1.0) / gap_of(levels, chosen)
     ends = (float(levels[0].mean()), float(levels[1].mean()), {"model": lm.name, **notes})

@@ -13,11 +13,13 @@ name; a norm whose scale cannot be told from its input and output is refused; an
 the model's own logits. The model is not changed: hooks, for this thread alone, taken off at the end.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -239,7 +241,7 @@ def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> 
 
 
 @contextmanager
-def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = True) -> Iterator[Stream]:
+def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = True) -> Generator[Stream]:
     """Run the model once inside the block, with gradients on: the stream's entries are then in its graph.
 
     `num_texts`: of the batch. Errors: ModelError, as `Branches.of`; as `tap`.

@@ -22,6 +22,8 @@ Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits"
 Sniady 2006 (moments of Haar-random rotations); Goldowsky-Dill et al. 2023 (path patching).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ def applied(
     lm: LoadedModel | nn.Module,
     plan: PlanLike,
     corpus: CorpusLike | None = None,
-) -> Iterator[Applied]:
+) -> Generator[Applied]:
     """Carry out a plan in every attention call that `lm`'s model makes in this thread, until the block is left.
 
     `lm` is a loaded model, or any torch module in eval mode. `plan` is a Plan, one step, a file that `save` wrote, or

@@ -12,6 +12,8 @@ floating-point numbers of the right shapes. Cost of opening: reading the tensors
 a tensor is rarely more than some MB.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import hashlib

@@ -17,6 +17,8 @@ pass for one without: positions as a bare parameter (ViT) or buffer (GPT-J), slo
 and still tell tokens apart.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import re

@@ -15,11 +15,13 @@ An expanded batch is checked once: unedited, it must give what the plain pass ga
 the residual stream per layer and text.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -421,7 +423,7 @@ def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
 
 
 @contextmanager
-def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterator[None]:
+def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Generator[None]:
     """Keep the result of each block and each attention module, and every call, while a plain pass runs."""
     thread = threading.get_ident()
 
@@ -448,7 +450,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
 
 
 @contextmanager
-def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
+def skipping(blocks: Sequence[Block], size: int, times: int) -> Generator[None]:
     """Blocks that return their result of the plain pass; the last of each stack with each text `times` times.
 
     The results of the others are read by nobody: the block after them ignores its inputs.
@@ -463,7 +465,7 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
 
 
 @contextmanager
-def replaced_forward(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Callable[..., object]) -> Generator[None]:
     """Another forward in a module's place, for this thread. They nest: the innermost one is called."""
     thread = threading.get_ident()
     with _FORWARD_STACKS:
