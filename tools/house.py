@@ -147,7 +147,7 @@ COUNTED: Mapping[str, Sequence[Named]] = {
         Named("carried_out", "interventions edits"),
         Named("sweep", "interventions edits"),
         Named("calls_of", "circuits"),
-        Named("path_effects", "circuits"),  # two passes a path: what reaches the receiver, then that put there
+        Named("path_effects", "circuits", frozenset({"read_under"})),
         Named("Runner.over", "interventions edits"),
     ),
     "bodies of `measure`": (

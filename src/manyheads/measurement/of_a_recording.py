@@ -21,7 +21,7 @@ from manyheads.measurement.sinks import Parked
 from manyheads.recording import LayerRecord, MaskLike, Recording, one_text, prepare, record_tensors, spread_evenly
 from manyheads.recording.exact_map import Received
 from manyheads.statistics import Facts, HeadTable, Statistic, Sums, choose
-from manyheads.statistics.sums import HIDDEN_NOTE, WORDY, finish, maximum_columns, requests_of, without
+from manyheads.statistics.sums import HIDDEN_NOTE, WORDY, finish, maximum_columns, requests_of, require_words, without
 from manyheads.texts import Sinks
 
 EVERY_ROW = "every row"
@@ -79,6 +79,7 @@ def measure_recording(
             if on_layer is not None:
                 on_layer(number, len(layers))
             text_tokens, record = layer.tokens.text(index).with_sinks(sinks), one_text(layer, index, rows)
+            require_words(text_tokens, answerable, layer.site)
             reduced = prepare(text_tokens, requests_of(answerable, text_tokens)).run(record)
             # Of sampled rows, 0 over 0 for a statistic that needs every row: NaN in the table.
             numbers = torch.zeros(2, 1, layer.site.num_heads, len(chosen), dtype=torch.float64)

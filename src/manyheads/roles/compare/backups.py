@@ -16,9 +16,9 @@ Benjamini and Hochberg 1995 (q).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plain, whole
-from manyheads.edits import Editor, Runner, choose_metric, plan_edits, require_loaded
+from manyheads.edits import Editor, MetricLike, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, read
@@ -148,7 +148,7 @@ def backup_heads(
     given: InputsLike,
     targets: HeadsLike,
     *,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
     kind: AblationKind = "mean",
     corpus: InputsLike | None = None,
     among: HeadsLike | None = None,

@@ -335,7 +335,11 @@ def token_classes() -> list[Statistic]:
 
 def words(tokens: Tokens) -> Int[Tensor, "b k"]:
     """Token ids, -1 on special tokens and padding: these match nothing."""
-    assert tokens.ids is not None
+    if tokens.ids is None:
+        raise StatisticError(
+            "statistics of copies (duplicate, induction, previous_copy) compare tokens, and some layer attends among "
+            "positions that are not the text's tokens: ask for other statistics by name, as 'entropy'."
+        )
     return torch.where(tokens.ordinary, tokens.ids, -1)
 
 
