@@ -98,7 +98,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     @app.post("/api/recordings", status_code=202)
     async def open_recording(ask: RecordingAsk) -> Job:
         """Record a text through a model, or open a file of the workspace."""
-        return await start("recording", lambda say: desk.open(ask, say))
+        return await start("recording", lambda report: desk.open(ask, report))
 
     @app.post("/api/uploads", openapi_extra={"requestBody": {"required": True, "content": {OCTETS: BYTES}}})
     async def take_in(request: Request, file_name: FileName) -> FileEntry:
@@ -128,13 +128,13 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def find_roles(recording: Ident) -> Job:
         """Measure the role of each head of a recording's model on the bundled texts."""
         opened = desk.recordings.get(recording)
-        return await start("roles", lambda say: desk.labels.roles(opened, say))
+        return await start("roles", lambda report: desk.labels.roles(opened, report))
 
     @app.post("/api/recordings/{recording}/importance", status_code=202)
     async def find_importance(recording: Ident, text: TextIndex = 0) -> Job:
         """Measure the loss on a text without each head, one by one; the result is the atlas with it as a statistic."""
         opened = desk.recordings.get(recording)
-        return await start("importance", lambda say: desk.importance(opened, text, say))
+        return await start("importance", lambda report: desk.importance(opened, text, report))
 
     @app.get("/api/recordings/{recording}/heads/{head}")
     def head_card(recording: Ident, head: HeadPath, text: TextIndex = 0) -> HeadCard:
@@ -146,7 +146,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def head_worth(recording: Ident, head: HeadPath, kind: AblationKind = "mean", text: TextIndex = 0) -> Job:
         """Measure the effect of ablating one head on a text."""
         opened = desk.recordings.get(recording)
-        return await start("worth", lambda say: desk.worth(opened, head, kind, text, say))
+        return await start("worth", lambda report: desk.worth(opened, head, kind, text, report))
 
     @app.get("/api/recordings/{recording}/thumbnails", response_class=Response, responses=BINARY)
     def thumbnails(
@@ -216,7 +216,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def run_experiment(ask: ExperimentAsk) -> Job:
         """Carry out a plan on a text, beside random sets of as many heads."""
         desk.workspace.place_of(ask.model)
-        return await start("experiment", lambda say: desk.experiment(ask, say))
+        return await start("experiment", lambda report: desk.experiment(ask, report))
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:
@@ -227,46 +227,46 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def prune(ask: PruningAsk) -> Job:
         """Remove heads for good, and write the smaller checkpoint into the workspace's folder."""
         desk.workspace.place_of(ask.model)
-        return await start("pruning", lambda say: desk.prune(ask, say))
+        return await start("pruning", lambda report: desk.prune(ask, report))
 
     async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[LoadedModel, ReportProgress], AnswerBody]) -> Job:
         desk.workspace.place_of(ask.model)
 
-        def run(say: ReportProgress) -> AnswerBody:
-            say(f"loading {ask.model}", 0, None)
-            return work(desk.workspace.load(ask.model), say)
+        def run(report: ReportProgress) -> AnswerBody:
+            report(f"loading {ask.model}", 0, None)
+            return work(desk.workspace.load(ask.model), report)
 
         return await start(kind, run)
 
     @app.post("/api/circuits/pairs", status_code=202)
     async def read_pair(ask: PairAsk) -> Job:
         """Two texts as a model reads them: their tokens, where they differ, and what it expects next."""
-        return await about_pair("pair", ask, lambda lm, say: circuits.reading(lm, ask, progress=say))
+        return await about_pair("pair", ask, lambda lm, report: circuits.reading(lm, ask, progress=report))
 
     @app.post("/api/circuits/effects", status_code=202)
     async def patch_heads(ask: PatchAsk) -> Job:
         """Each head's effect on the answer when it takes its numbers from the other text."""
-        return await about_pair("patching", ask, lambda lm, say: circuits.effects(lm, ask, progress=say))
+        return await about_pair("patching", ask, lambda lm, report: circuits.effects(lm, ask, progress=report))
 
     @app.post("/api/circuits/writing", status_code=202)
     async def head_writing(ask: OneHeadAsk) -> Job:
         """What one head writes to the answer, straight along the residual stream, token by token."""
-        return await about_pair("writing", ask, lambda lm, say: circuits.writing(lm, ask, progress=say))
+        return await about_pair("writing", ask, lambda lm, report: circuits.writing(lm, ask, progress=report))
 
     @app.post("/api/circuits/paths", status_code=202)
     async def head_paths(ask: OneHeadAsk) -> Job:
         """What every earlier head tells one head, by its queries, keys and values."""
-        return await about_pair("paths", ask, lambda lm, say: circuits.paths(lm, ask, progress=say))
+        return await about_pair("paths", ask, lambda lm, report: circuits.paths(lm, ask, progress=report))
 
     @app.post("/api/circuits/alone", status_code=202)
     async def circuit_alone(ask: AloneAsk) -> Job:
         """What a set of heads keeps of the answer when all others have the corrupted text's numbers."""
-        return await about_pair("circuit", ask, lambda lm, say: circuits.alone(lm, ask, progress=say))
+        return await about_pair("circuit", ask, lambda lm, report: circuits.alone(lm, ask, progress=report))
 
     @app.post("/api/circuits/smallest", status_code=202)
     async def smallest_circuit(ask: SmallestAsk) -> Job:
         """The fewest heads that keep a share of the answer."""
-        return await about_pair("circuit", ask, lambda lm, say: circuits.smallest(lm, ask, progress=say))
+        return await about_pair("circuit", ask, lambda lm, report: circuits.smallest(lm, ask, progress=report))
 
     @app.get("/api/presets")
     def presets() -> list[SizePreset]:

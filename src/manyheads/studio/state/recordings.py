@@ -119,7 +119,7 @@ class Recordings:
         # By bytes, too: a text of thousands of tokens holds as much as hundreds of short ones.
         self.opened: Cache[str, Opened] = Cache(MOST_OPEN, MOST_BYTES, lambda opened: opened.recording.num_bytes)
 
-    def open(self, ask: RecordingAsk, say: ReportProgress) -> Opened:
+    def open(self, ask: RecordingAsk, report: ReportProgress) -> Opened:
         """The requested recording, made where it is not open. Raises NotHere, or what recording and opening raise."""
         if ask.file is not None:
             if ask.model is not None or ask.text is not None or ask.plan:
@@ -133,9 +133,9 @@ class Recordings:
         def make() -> Opened:
             # First: a model that is not in the workspace must be refused before anything is loaded or read.
             self.workspace.place_of(model)
-            say(f"loading {model}", 0, None)
+            report(f"loading {model}", 0, None)
             lm = self.workspace.load(model)
-            say("reading the text", 0, None)
+            report("reading the text", 0, None)
             sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
             if steps:
                 plan = plan_of(steps)
@@ -144,7 +144,7 @@ class Recordings:
                     sharing = {str(site): sharing_around(lm.model)(site) for site in lm.spec.sites}
             else:
                 recording = record(lm, text)
-            say("ready", 1, 1)
+            report("ready", 1, 1)
             source = "typed, with heads edited" if steps else "typed"
             return Opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)
 

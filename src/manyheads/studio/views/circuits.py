@@ -1,7 +1,7 @@
 """The room Circuit: a pair of texts as the model reads it, each head's effect on the answer, and circuits of heads.
 
 Every number is one of `manyheads.circuits`; what stands here are the sentences that come before the numbers, and the
-stop of what takes long: `say` is called at every layer of each forward pass, and whatever it raises ends the work.
+stop of what takes long: `report` is called at every layer of each forward pass, and whatever it raises ends the work.
 """
 
 from __future__ import annotations
@@ -344,8 +344,8 @@ def decimals(value: float, sign: str = "") -> str:
 
 
 @contextmanager
-def watched(lm: LoadedModel, say: ReportProgress, words: str, passes: int | None = None) -> Iterator[Progress]:
-    """Call `say` at every layer of this thread's passes through the model; what it raises ends them.
+def watched(lm: LoadedModel, report: ReportProgress, words: str, passes: int | None = None) -> Iterator[Progress]:
+    """Call `report` at every layer of this thread's passes through the model; what it raises ends them.
 
     Progress is counted in passes, of about `passes`, until the library calls the function that is yielded with its own.
     """
@@ -358,11 +358,11 @@ def watched(lm: LoadedModel, say: ReportProgress, words: str, passes: int | None
             state["done"] += 1
             if state["total"] is not None:
                 state["total"] = max(state["total"], state["done"] + 1)
-        say(words, max(state["done"], 0), state["total"])
+        report(words, max(state["done"], 0), state["total"])
 
     def count(done: int, total: int | None) -> None:
         state.update(done=done, total=total, own=True)
-        say(words, done, total)
+        report(words, done, total)
 
     layers = {site.module.partition("#")[0]: site for site in lm.spec.sites}
     with ExitStack() as stack:
