@@ -15,7 +15,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode
 
 from manyheads.base import Cache
@@ -96,19 +96,17 @@ class StudioSession:
         opened.once(("importance", text), lambda: importance(lm, words, progress=progress))
         return atlas_of(opened, text, self.labels.of(opened))
 
-    def _model_and_text(self, opened: Opened, text: int, report: ReportProgress) -> tuple[Any, str]:
+    def _model_and_text(self, opened: Opened, text: int, report: ReportProgress) -> tuple[LoadedModel, str]:
         """The model and the text of a recording, to run again. Raises NotHere where that is impossible."""
         texts = opened.recording.tokens.texts
         if opened.edited:
             raise NotHere("this recording's heads were edited: run an experiment with the plan and this head in it.")
         if opened.model not in self.workspace.models or not texts:
             raise NotHere(f"{opened.model} is not in this workspace, so nothing can be taken from it: --model ...")
-        report(f"loading {opened.model}", 0, None)
-        return self.workspace.load(opened.model), texts[opened.check_text(text)]
+        return self.workspace.load(opened.model, report), texts[opened.check_text(text)]
 
     def experiment(self, ask: ExperimentAsk, report: ReportProgress) -> Experiment:
-        report(f"loading {ask.model}", 0, None)
-        experiment = experiments.run(self.workspace.load(ask.model), ask, progress=report)
+        experiment = experiments.run(self.workspace.load(ask.model, report), ask, progress=report)
         return self.experiments.put(experiment.id, experiment)
 
     def experiment_of(self, name: str) -> Experiment:
@@ -120,8 +118,8 @@ class StudioSession:
     def prune(self, ask: PruningAsk, report: ReportProgress) -> Pruning:
         if self.workspace.folder is None:
             raise FileAccessError("this studio may write nothing: start it with --folder DIR to save pruned models.")
-        report(f"loading {ask.model}", 0, None)
-        return experiments.save_pruned(self.workspace.load(ask.model), ask, self.workspace.folder, progress=report)
+        lm = self.workspace.load(ask.model, report)
+        return experiments.save_pruned(lm, ask, self.workspace.folder, progress=report)
 
     def config_of(self, model: str) -> str | LoadedModel:
         """The argument of `mh.size` for a model of the workspace: its folder's path needs no weights to be loaded."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Path, Query, Request
+from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -66,6 +66,19 @@ TABLES: dict[int | str, dict[str, Any]] = {
 MAX_WAIT = 20.0
 LOOK_SECONDS = 0.4  # between two looks at a file that grows
 QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to see progress
+
+
+async def tile_address(
+    recording: Ident,
+    head: HeadPath,
+    level: Annotated[int, Path(ge=0, le=40)],
+    column: Place,
+    row: Place,
+    rows: Literal["auto", "all"] = "auto",
+    text: TextIndex = 0,
+) -> Address:
+    """The tile that a request names."""
+    return Address(recording, text, head, level, column, row, rows == "all")
 
 
 def add_routes(app: FastAPI, desk: StudioSession) -> None:
@@ -158,23 +171,12 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     @app.get(
         "/api/recordings/{recording}/tiles/{head}/{level}/{column}/{row}", response_class=Response, responses=BINARY
     )
-    async def tile(
-        request: Request,
-        recording: Ident,
-        head: HeadPath,
-        level: Annotated[int, Path(ge=0, le=40)],
-        column: Place,
-        row: Place,
-        how: How = "mean",
-        rows: Literal["auto", "all"] = "auto",
-        text: TextIndex = 0,
-    ) -> Response:
+    async def tile(request: Request, address: Annotated[Address, Depends(tile_address)], how: How = "mean") -> Response:
         """A tile of one head's map: exact cells at level 0, means or maxima of blocks above."""
-        address = Address(recording, text, head, level, column, row, rows == "all")
         # Answered without a thread: most requests of a page that zooms are for tiles that are in the cache.
         if (known := desk.tiles.known(address, how)) is not None:
             return _binary(known)
-        opened = desk.recordings.get(recording)
+        opened = desk.recordings.get(address.recording)
         return _binary(await desk.queue.run(request, lambda stopped: desk.tiles.get(opened, address, how, stopped)))
 
     @app.get("/api/recordings/{recording}/rows/{head}/{row}", response_class=Response, responses=BINARY)
@@ -232,11 +234,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[LoadedModel, ReportProgress], AnswerBody]) -> Job:
         desk.workspace.place_of(ask.model)
 
-        def run(report: ReportProgress) -> AnswerBody:
-            report(f"loading {ask.model}", 0, None)
-            return work(desk.workspace.load(ask.model), report)
-
-        return await start(kind, run)
+        return await start(kind, lambda report: work(desk.workspace.load(ask.model, report), report))
 
     @app.post("/api/circuits/pairs", status_code=202)
     async def read_pair(ask: PairAsk) -> Job:

@@ -131,10 +131,7 @@ class Recordings:
         name = recording_id(model, text, steps)
 
         def make() -> Opened:
-            # First: a model that is not in the workspace must be refused before anything is loaded or read.
-            self.workspace.place_of(model)
-            report(f"loading {model}", 0, None)
-            lm = self.workspace.load(model)
+            lm = self.workspace.load(model, report)  # first: one that is not in the workspace is refused before all
             report("reading the text", 0, None)
             sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
             if steps:

@@ -161,8 +161,7 @@ class Labels:
         if model not in self.workspace.models:
             raise NotHere(f"{model} is not in this workspace, so its roles cannot be measured: add --model {model}.")
         if model not in self.known:
-            report(f"loading {model}", 0, None)
-            lm = self.workspace.load(model)
+            lm = self.workspace.load(model, report)
             words = "reading the bundled texts (once for each model)"
             report(words, 0, None)
             self.known[model] = label_page(lm, progress=lambda done, total: report(words, done, total))
