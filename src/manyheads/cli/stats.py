@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -67,6 +66,7 @@ from manyheads.cli.terminal.console import (
     print_written,
     shades_of,
     stdout_console,
+    wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
@@ -171,8 +171,7 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
         figures = [column_figures(table.column(entry.name).tolist(), entry.unit) for table, entry in columns]
         cells = [list(map(Text, row)) for row in zip(*figures, strict=True)]
         table_lines, remark = lay_out_heads(headings, tables[0].heads, cells, console)
-        notes = [Text(line, style="dim") for line in textwrap.wrap(remark, console.width)]
-        print_sections([[title], [*table_lines, *notes]], console)
+        print_sections([[title], [*table_lines, *wrapped(remark, console)]], console)
         return
     # A line for each statistic: how many cases there were, the head with most of it and its interval, the next ones. Of
     # what is the same for all heads, as most chance levels are, one value.
@@ -199,8 +198,7 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
             without.setdefault(reason, []).append(statistic.name)
     without.pop("", None)
     for reason, names in without.items():
-        sentence = f"No interval of {', '.join(names)}: {reason}."
-        lines += [Text(line, style="dim") for line in textwrap.wrap(sentence, console.width)]
+        lines += wrapped(f"No interval of {', '.join(names)}: {reason}.", console)
     print_sections([[title], lines], console)
 
 

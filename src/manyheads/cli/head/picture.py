@@ -11,7 +11,7 @@ import shlex
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -37,6 +37,7 @@ from manyheads.heads import Head
 
 if TYPE_CHECKING:
     import torch
+    from PIL.Image import Image
 
     from manyheads.models import LoadedModel
     from manyheads.texts import Grid
@@ -191,7 +192,7 @@ def gather(
 
 
 def _look_from_text(
-    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
+    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Image, question: Question, model: ModelChoice
 ) -> PictureResult:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
@@ -238,7 +239,7 @@ def _look_from_text(
 
 
 def _finished(
-    talk: ProgressLine, looked: PictureResult, picture: Any, plot: Path | None, begun: float
+    talk: ProgressLine, looked: PictureResult, picture: Image, plot: Path | None, begun: float
 ) -> PictureResult:
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
