@@ -23,12 +23,12 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
-from manyheads.cli.exit_codes import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
 from manyheads.cli.failed_imports import failed_import, in_words, refused_backend
 from manyheads.errors import ManyHeadsError
 from manyheads.machine import is_out_of_memory
 
 DEBUG = "--debug"
+OK, FAULT, ASKED_WRONG, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:

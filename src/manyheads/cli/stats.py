@@ -122,7 +122,10 @@ def stats(
     place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json, "--all": complete})
     request = requested_statistics(statistics)
     if show_list:
-        return _show_list(talk, text or [], file, lines, corpus, model, request, as_json)
+        if text or file is not None:
+            raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
+        texts = given_corpora(talk, [], None, lines, corpus, model)[0] if corpus else None
+        return _show_list(texts, request, as_json)
     if targets is not None and (place is not None or resume is not None):
         raise TextError("--targets pairs with texts that are read at once: leave out --shard and --resume.")
     refuse_names_as_text(text or [])
@@ -276,37 +279,15 @@ def document(tables: Sequence[HeadTable]) -> Json:
     return {"statistics": [row for table in tables for row in table.statistic_rows()], "notes": notes}
 
 
-def _show_list(
-    talk: ProgressLine,
-    words: Sequence[str],
-    file: str | None,
-    lines: bool,
-    corpus: list[str] | None,
-    model: str,
-    request: str | list[str],
-    as_json: bool,
-) -> None:
-    """The statistics by name with what each is, a line each; the treebank's where one was given.
-
-    - `talk`: the line on stderr.
-    - `words`: of the text, which is refused here.
-    - `file`: of the text, which is refused here.
-    - `lines`: each line of a file is a text.
-    - `corpus`: files of a treebank.
-    - `model`: whose own texts are meant where none are given.
-    - `request`: the statistics, as --statistics names them.
-    - `as_json`: print one JSON document.
-    """
+def _show_list(texts: Corpus | list[str] | None, request: str | list[str], as_json: bool) -> None:
+    """The statistics by name with what each is, a line each; a treebank's too."""
     # All import torch, for which --help is not to wait.
     from manyheads.measurement import SURVEY_TEXTS
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
     from manyheads.statistics.defined import NAMES  # as above
 
-    if words or file is not None:
-        raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
     survey = None
-    if corpus:
-        texts, _, _ = given_corpora(talk, [], None, lines, corpus, model)
+    if texts is not None:
         assert not isinstance(texts, list)
         documents = tuple(islice(texts.open(), SURVEY_TEXTS + 1))
         survey = Survey(documents[:SURVEY_TEXTS], len(documents) <= SURVEY_TEXTS)

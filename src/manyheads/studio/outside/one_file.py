@@ -36,7 +36,7 @@ POLICY = (
 MOST_CHARS = 40_000  # of a text that is read: some 16 windows of 512 tokens, of which the page holds the first
 DIGITS = np.frombuffer(bytes(code for code in range(33, 127) if chr(code) not in '"\\<'), np.uint8)
 PLAIN_COLUMNS = ("entropy", "distance", "sink_mass", "previous_mass", "duplicate_mass")
-PAGE = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -45,7 +45,10 @@ PAGE = """<!doctype html>
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="manyheads {version}">
 <title>{title}</title>
-<link rel="icon" href="data:,">
+"""
+PAGE = (
+    HEAD
+    + """<link rel="icon" href="data:,">
 <style>noscript td, noscript th {{ padding: 2px 10px 2px 0; text-align: left }}</style>
 </head>
 <body>
@@ -88,6 +91,7 @@ if (globalThis.DecompressionStream) {{
 </body>
 </html>
 """
+)
 
 
 NAME = "lessons.json.gz"
