@@ -21,7 +21,7 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look.ask_word import BAR
-from manyheads.cli.look.command import LookResult, _finding, beginning_of
+from manyheads.cli.look.command import LookResult, beginning_of, finding_lines
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -189,7 +189,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, l
     roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
     everything = (replace(labels, roles=roles), SimpleNamespace(heads=names), (), (), {})
     looked = LookResult(None, ModelChoice("any"), Source("", "", ""), *everything)
-    lines = [line.plain for line in _finding(looked, stdout_console())]
+    lines = [line.plain for line in finding_lines(looked, stdout_console())]
     assert max(map(len, lines)) <= 100 and len(lines) <= most
     rows = [line for line in lines if re.match(r"L\d+ ", line)]
     assert len(rows) == min(layers, 16)

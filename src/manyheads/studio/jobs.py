@@ -99,6 +99,7 @@ class _Work:
     over: threading.Event = field(default_factory=threading.Event)
 
     def report(self, words: str, done: int = 0, total: int | None = None) -> None:
+        """Set the job's progress. Raises Stopped where it is to end, or nobody has asked for it lately."""
         if self.stopped or time.monotonic() - self.requested_at > PATIENCE:
             raise Stopped(f"{self.kind} was stopped")
         self.progress = Progress(words=words, done=done, total=total)
@@ -112,9 +113,9 @@ class _Work:
         return Job.of(self, state=state, seconds=seconds, problem=problem)
 
     def run(self, work: Callable[[ReportProgress], Any]) -> None:
+        """Do the work in this thread, and keep its result or its error."""
         try:
-            # Also the first look whether anybody still waits: a job may
-            # have stood in the queue longer than its page was open.
+            # The first look whether anybody still waits: a job may have stood in the queue longer than its page.
             self.report("starting")
             self.result = work(self.report)
             if isinstance(self.result, AnswerBody):

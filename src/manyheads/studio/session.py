@@ -74,9 +74,11 @@ class StudioSession:
         )
 
     def open(self, ask: RecordingAsk, report: ReportProgress) -> RecordingInfo:
+        """Record a text or open a file, unless it is open. Raises NotHere, and what recording and opening raise."""
         return self.info(self.recordings.open(ask, report))
 
     def info(self, opened: Opened, text: int = 0) -> RecordingInfo:
+        """The description of an open recording and of one of its texts. Raises NotHere for a text that it has not."""
         return recording_info(self.workspace, opened, text)
 
     def worth(self, opened: Opened, head: str, kind: AblationKind, text: int, report: ReportProgress) -> Worth:
@@ -106,16 +108,19 @@ class StudioSession:
         return self.workspace.load(opened.model, report), texts[opened.check_text(text)]
 
     def experiment(self, ask: ExperimentAsk, report: ReportProgress) -> Experiment:
+        """Run an experiment, and keep its result for `experiment_of`. Errors: those of `experiments.run`; NotHere."""
         experiment = experiments.run(self.workspace.load(ask.model, report), ask, progress=report)
         return self.experiments.put(experiment.id, experiment)
 
     def experiment_of(self, name: str) -> Experiment:
+        """The result of an experiment by its id. Raises NotHere for one that is not kept any more."""
         experiment = self.experiments.get(name)
         if experiment is None:
             raise NotHere("this experiment is not kept any more: run it again.")
         return experiment
 
     def prune(self, ask: PruningAsk, report: ReportProgress) -> Pruning:
+        """Write a smaller checkpoint into the folder. Errors: FileAccessError without one, and as `save_pruned`."""
         if self.workspace.folder is None:
             raise FileAccessError("this studio may write nothing: start it with --folder DIR to save pruned models.")
         lm = self.workspace.load(ask.model, report)
@@ -157,6 +162,7 @@ class StudioSession:
             raise
 
     def close(self) -> None:
+        """Stop what runs, and delete the recordings that were dropped on the page."""
         self.jobs.close()
         self.queue.close()
         if self.dropped is not None:

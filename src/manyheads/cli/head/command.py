@@ -348,6 +348,10 @@ LABEL = WORD_WIDTH + 6
 
 
 def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
+    """The role, a small map, where each token looks, the strongest links, the numbers, and what to type next.
+
+    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are no keys.
+    """
     console = stdout_console()
     links = find_links(looked.layer, looked.head.index, top, leave_out)
     arguments = looked.source.arguments and f" {looked.source.arguments}"

@@ -91,6 +91,7 @@ class PictureResult:
 
     @property
     def others(self) -> dict[str, float]:
+        """The weights of what is no patch (a class token, the text), by name."""
         return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
     def strongest(self) -> list[tuple[int, int, float]]:
@@ -244,11 +245,8 @@ def _finished(
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
-        # Both import torch, for which --help is not to wait.
-        from manyheads.inputs import (
-            shown,
-            shown_in_text,  # as above
-        )
+        # Imports torch, for which --help is not to wait.
+        from manyheads.inputs import shown, shown_in_text
 
         grid = looked.grid
         places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
@@ -278,6 +276,7 @@ def _finished(
 
 
 def print_page(looked: PictureResult) -> None:
+    """What was read and where the row goes, the map, the strongest patches, and what to type next."""
     console, strongest = stdout_console(), looked.strongest()
     patches = Text(" ")
     for row, column, weight in strongest:

@@ -359,7 +359,7 @@ def print_page(looked: LookResult, complete: bool) -> None:
         ("roles", "" if labels.roles else f"none: {labels.because}"),
         *(("wrote", path) for path in looked.written),
     ]
-    sections = [[title, *_facts(facts, console)], _finding(looked, console)]
+    sections = [[title, *_facts(facts, console)], finding_lines(looked, console)]
     if sample is not None:  # the sentence, with its most telling link
         where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
         link = sample.link
@@ -410,7 +410,7 @@ def _facts(facts: list[tuple[str, str]], console: Console) -> list[Text]:
     return [line for label, value in labelled for line in hanging(label, value, console.width)]
 
 
-def _finding(looked: LookResult, console: Console) -> list[Text]:
+def finding_lines(looked: LookResult, console: Console) -> list[Text]:
     """The grid of role letters, with a line for each role beside it, or below where there is no room."""
     labels = looked.labels
     if not labels.roles:

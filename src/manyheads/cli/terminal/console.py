@@ -130,10 +130,12 @@ def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
 
 
 def stdout_console() -> Console:
+    """The console for data, as stdout is now: at most `WIDTH` columns, a terminal's own width below that."""
     return _console("stdout")
 
 
 def stderr_console() -> Console:
+    """The same for messages, on stderr."""
     return _console("stderr")
 
 
@@ -351,6 +353,7 @@ STEPS = (0.1, 0.35, 0.6, 0.85)  # of the largest weight: where one shade ends an
 
 
 def shades_of(console: Console) -> str:
+    """The marks of a map from the smallest weights to the largest."""
     return SHADES if knows_blocks(console) else ASCII_SHADES
 
 

@@ -76,6 +76,7 @@ class Opened:
         return len(self.main.lengths)
 
     def check_text(self, text: int) -> int:
+        """The number of a text, as it was given. Raises NotHere for one that the recording has not."""
         if not 0 <= text < self.num_texts:
             raise NotHere(f"this recording has no text {text}: it holds {self.num_texts}, counted from 0.")
         return text
@@ -93,6 +94,7 @@ class Opened:
         raise NotHere(f"there is no head {name} in this recording.")
 
     def layers(self) -> list[LayerRecord]:
+        """The layers of all stacks, one stack after another."""
         return [layer for stack in self.recording.stacks.values() for layer in stack]
 
     def cells(self, text: int) -> int:

@@ -87,6 +87,7 @@ class Workspace:
         return workspace
 
     def add_path(self, path: Path) -> None:
+        """Add a recording, a watched training or a model, or what is below a folder. Errors: FileAccessError."""
         if is_history(path):
             self._add(path.resolve().name, path)
         elif path.is_dir():
@@ -153,6 +154,7 @@ class Workspace:
         return None
 
     def model_entries(self) -> list[ModelEntry]:
+        """Every model of the list; none is loaded for it."""
         return [
             ModelEntry.of(
                 place,
@@ -190,6 +192,7 @@ class Workspace:
         return self.loaded.get_or_make(name, lambda: load(what, device=self.device, dtype=self.dtype))
 
     def file_entries(self) -> list[FileEntry]:
+        """Every recording of the list, with why it cannot be opened where that is so. Cost: their headers."""
         entries = []
         for name, path in self.files.items():
             try:
