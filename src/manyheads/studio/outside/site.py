@@ -9,11 +9,11 @@ Cost: that of a snapshot for each recording, and 1.2 MB for the page.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
+from PIL import Image
 
 from manyheads import __version__
 from manyheads.base import few, plural
@@ -313,17 +314,7 @@ def _picture(opened: Opened, atlas: Atlas) -> bytes:
     for head, cells in zip(atlas.heads, maps, strict=True):
         top, left = layers[head.stack, head.layer] * side, head.index * side
         ink[top : top + side - 2, left : left + side - 2] = np.where(cells == ABSENT, 0, cells.clip(8))
-    return png_of(ink)
-
-
-def png_of(ink: UInt8[ndarray, "r c"]) -> bytes:
-    """A PNG of black with this opacity: on paper, or inverted on a dark page. Source: the PNG specification, W3C."""
-    rows = np.zeros((ink.shape[0], 1 + 2 * ink.shape[1]), np.uint8)  # a byte for the filter, then grey and opacity
-    rows[:, 2::2] = ink
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", ink.shape[1], ink.shape[0], 8, 4, 0, 0, 0)
-    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)), chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    # Black with this opacity: as ink on paper, or inverted on a dark page.
+    out = io.BytesIO()
+    Image.fromarray(np.stack([np.zeros_like(ink), ink], -1)).save(out, "png", optimize=True)
+    return out.getvalue()
