@@ -341,7 +341,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     if sizing.cache is None:
         return []
     ask, cache = sizing.ask, sizing.cache
-    title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
+    title = f"KV cache of {plural(ask.batch, 'text')} of {ask.context:,} tokens, in {ask.cache_dtype}"
     if sizing.architecture.has_source:
         title += f", and {ask.source:,} that the encoder read"
     variants, largest = sizing.variants, max(variant.cache.steady for variant in sizing.variants)

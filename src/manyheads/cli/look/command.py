@@ -23,7 +23,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import Json, users_home
+from manyheads.base import Json, plural, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -393,7 +393,7 @@ def print_page(looked: LookResult, complete: bool) -> None:
     else:  # where the numbers are from, in one line
         remembered = "remembered" if "remembered from" in labels.because else "measured now"
         parts = [
-            f"{table.sums.num_tokens:,} token{'s' * (table.sums.num_tokens != 1)}",
+            plural(table.sums.num_tokens, "token"),
             f"roles {remembered}" if labels.roles else "",
             f"weights exact, error at most {table.notes.get('guard_error', '?')}",
             f"{looked.seconds['all']:.1f} seconds",
