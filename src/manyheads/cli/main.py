@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGTERM, terminate)
         try:
             with warnings.catch_warnings(action="ignore"), ExitStack() as stack:
+                # Inside, nobody logs below ERROR and nobody warns; afterwards everything is as before.
                 stack.callback(logging.disable, logging.root.manager.disable)
                 logging.disable(max(logging.root.manager.disable, logging.WARNING))
                 # Typer or rich may be missing or broken, and `_explain` is to say so: nothing above imports them.
