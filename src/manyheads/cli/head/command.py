@@ -6,7 +6,6 @@ One text, or one window of a longer one (`--window`): `look` reads all of it. A 
 from __future__ import annotations
 
 import math
-import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,6 +58,7 @@ from manyheads.cli.terminal.console import (
     shades_of,
     shortened,
     stdout_console,
+    wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
@@ -348,6 +348,10 @@ LABEL = WORD_WIDTH + 6
 
 
 def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
+    """The role, a small map, where each token looks, the strongest links, the numbers, and what to type next.
+
+    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are no keys.
+    """
     console = stdout_console()
     links = find_links(looked.layer, looked.head.index, top, leave_out)
     arguments = looked.source.arguments and f" {looked.source.arguments}"
@@ -434,7 +438,7 @@ def _sinks_line(looked: HeadResult, links: Links, leave_out: bool, console: Cons
     else:
         grey = "grey: " if console.color_system else ""
         words = f"{grey}{names}, the sink, gets {share}"
-    return [Text(line, style="dim") for line in textwrap.wrap(words, console.width)]
+    return wrapped(words, console)
 
 
 def _map(looked: HeadResult, links: Links, leave_out: bool, console: Console) -> list[Text]:

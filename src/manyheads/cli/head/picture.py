@@ -11,7 +11,7 @@ import shlex
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -37,6 +37,7 @@ from manyheads.heads import Head
 
 if TYPE_CHECKING:
     import torch
+    from PIL.Image import Image
 
     from manyheads.models import LoadedModel
     from manyheads.texts import Grid
@@ -90,6 +91,7 @@ class PictureResult:
 
     @property
     def others(self) -> dict[str, float]:
+        """The weights of what is no patch (a class token, the text), by name."""
         return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
     def strongest(self) -> list[tuple[int, int, float]]:
@@ -191,7 +193,7 @@ def gather(
 
 
 def _look_from_text(
-    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
+    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Image, question: Question, model: ModelChoice
 ) -> PictureResult:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
@@ -238,16 +240,13 @@ def _look_from_text(
 
 
 def _finished(
-    talk: ProgressLine, looked: PictureResult, picture: Any, plot: Path | None, begun: float
+    talk: ProgressLine, looked: PictureResult, picture: Image, plot: Path | None, begun: float
 ) -> PictureResult:
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
-        # Both import torch, for which --help is not to wait.
-        from manyheads.inputs import (
-            shown,
-            shown_in_text,  # as above
-        )
+        # Imports torch, for which --help is not to wait.
+        from manyheads.inputs import shown, shown_in_text
 
         grid = looked.grid
         places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
@@ -277,6 +276,7 @@ def _finished(
 
 
 def print_page(looked: PictureResult) -> None:
+    """What was read and where the row goes, the map, the strongest patches, and what to type next."""
     console, strongest = stdout_console(), looked.strongest()
     patches = Text(" ")
     for row, column, weight in strongest:

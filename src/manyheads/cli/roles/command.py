@@ -292,7 +292,7 @@ def page(
     `complete`: with each head's evidence and examples, and for each question and probe its best `top` heads.
     """
     sums = labelled.table.sums
-    texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
+    texts = labelled.notes.get("texts") or base.plural(sums.num_texts, "text")
     answered = any(claim.holds for claims in labelled.claims for claim in claims)
     # How many heads have a role, and the surest of them; where none has one, what most of them lack.
     count = sum(role.name != UNLABELLED for role in labelled)
