@@ -19,8 +19,8 @@ import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
 from manyheads.inputs import generation, read
 from manyheads.inputs.pieces import documents_of
-from manyheads.inputs.reading import CPU_PASS, most_padding
 from manyheads.measurement import measure_call
+from manyheads.models.loading.load import CPU_PASS
 from manyheads.texts import Words, text_seed
 from manyheads.texts.tokens import Stretch
 from tests.models import tiny
@@ -512,7 +512,7 @@ def test_on_a_cpu_a_text_joins_a_batch_where_it_pads_less_than_a_pass_costs_and_
     lm = tiny_lm("llama", fresh)
     reading = read(lm, [" ".join(["word"] * count) for count in words])
     lengths = [len(piece.ids) for piece in reading.pieces]
-    assert most_padding(lm) == CPU_PASS
+    assert lm.most_padding == CPU_PASS
     for anywhere in (False, True):
         groups = (reading if anywhere else replace(reading, most_padding=CPU_PASS)).groups(300)
         assert sorted(index for group in groups for index in group) == list(range(len(lengths)))

@@ -22,10 +22,8 @@ from manyheads.attention import Mask
 from manyheads.errors import RecordingError
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Aligner, rolled
-from manyheads.spec import CROSS, VISION
+from manyheads.spec import CROSS, DECODER, VISION
 from manyheads.texts import Sinks, Tokens, data_seed
-
-DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 
 
 class Side(NamedTuple):

@@ -25,16 +25,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-import numpy as np
 import torch
-from jaxtyping import UInt8
-from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.inputs.batch import Batch, Side, named_texts
 from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer, until_end
-from manyheads.inputs.media import ImageLike, listed, picture_of, processed, shown_pixels
+from manyheads.inputs.media.pictures_and_sounds import ImageLike, listed, picture_of, processed
 from manyheads.inputs.pieces import documents_of, rarity_of
 from manyheads.models import PICTURES, TEXT, LoadedModel, sense_of, takes
 from manyheads.models.weights import image_token_of
@@ -115,15 +112,6 @@ def extended(lm: LoadedModel, inputs: Mapping[str, Tensor], ids: Sequence[int]) 
     of_tokens = {name: value for name, value in inputs.items() if value.shape == first.shape}
     more = {name: value.new_zeros(1, len(ids)) + fill.get(name, 0) for name, value in of_tokens.items()}
     return {**inputs, **{name: torch.cat([value, more[name]], 1) for name, value in of_tokens.items()}}
-
-
-def shown_in_text(lm: LoadedModel, picture: Any, size: tuple[int, int]) -> UInt8[ndarray, "h w rgb"]:
-    """A picture as the model reads it, for people's eyes; where it reads single patches (Qwen), resized as a whole."""
-    processor = _image_processor(lm)
-    values = processor(images=[picture_of(picture)], return_tensors="pt")["pixel_values"]
-    if values.ndim > 3:
-        return shown_pixels(processor, values.flatten(0, -4)[0])
-    return np.asarray(picture_of(picture).resize(size[::-1]), dtype=np.uint8)
 
 
 def _processor(lm: LoadedModel) -> Any:
