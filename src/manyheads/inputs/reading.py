@@ -132,7 +132,10 @@ class Reading:
     def tokens(self, chosen: Sequence[int]) -> Tokens:
         """The tokens of the chosen pieces, from the left edge on."""
         pieces = [self.pieces[index] for index in chosen]
-        tokens = _tokens(pieces, bool(self.windows)) if pieces[0].text else _tokens_of_ids(self.lm, pieces)
+        tokens = _tokens(pieces, bool(self.windows))
+        if not pieces[0].text:  # ids alone, named as far as the tokenizer can
+            assert tokens.ids is not None
+            tokens = named_texts(self.lm, tokens.ids, torch.zeros_like(tokens.lengths), tokens.lengths).tokens
         if targets := [piece.target for piece in pieces if piece.target is not None]:
             target = replace(self, pieces=tuple(targets), notes={}).tokens(range(len(targets)))
             tokens = replace(tokens, target=target)
@@ -324,15 +327,6 @@ def _tokens(pieces: Sequence[Piece], with_stretches: bool) -> Tokens:
     return Tokens(lengths, ids, named, special, offsets, texts, stretches=stretches, gold=gold)
 
 
-def _tokens_of_ids(lm: LoadedModel, pieces: Sequence[Piece]) -> Tokens:
-    """Pieces that are ids alone, named as far as the model's tokenizer can."""
-    lengths = torch.tensor([len(piece.ids) for piece in pieces])
-    ids = torch.full((len(pieces), int(lengths.max())), -1, dtype=torch.long)
-    for row, piece in enumerate(pieces):
-        ids[row, : len(piece.ids)] = torch.tensor(piece.ids)
-    return named_texts(lm, ids, torch.zeros_like(lengths), lengths).tokens
-
-
 def batch_of_tokens(lm: LoadedModel, tokens: Tokens, places: tuple[int, ...]) -> Batch:
     """The model's arguments for some tokens: padded ids and their mask; a decoder beside an encoder gets its own."""
     device, pad = lm.device, getattr(lm.tokenizer, "pad_token_id", None) or 0
@@ -363,7 +357,7 @@ def decoder_tokens(lm: LoadedModel, tokens: Tokens) -> Tokens | None:
         return None
     tokens, is_target = tokens.target or tokens, tokens.target is not None
     assert tokens.ids is not None
-    starts = [decoder_start(lm.model.config)] * tokens.num_texts
+    starts = [decoder_start(lm)] * tokens.num_texts
     shifted = getattr(lm.model, "prepare_decoder_input_ids_from_labels", None)
     if is_target and shifted is not None:  # the model's own way: a translator's start may be the target's language
         texts = zip(tokens.ids, tokens.lengths.tolist(), strict=True)

@@ -111,7 +111,7 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k",
 
 
 def _record_writing(
-    lm: LoadedModel, inputs: Inputs, count: int, options: Mapping[str, Any], tensors: frozenset[str]
+    lm: LoadedModel, inputs: Inputs, count: int, options: Mapping[str, object], tensors: frozenset[str]
 ) -> Recording:
     """Texts with what the model writes after them."""
     require_writer(lm, count, options)
@@ -126,7 +126,7 @@ def _record_writing(
 
 
 def _record_ready(
-    lm: LoadedModel, reading: Reading, count: int | None, options: Mapping[str, Any], tensors: frozenset[str]
+    lm: LoadedModel, reading: Reading, count: int | None, options: Mapping[str, object], tensors: frozenset[str]
 ) -> Recording:
     """Pictures, sounds or ready tensors; beside them what a decoder reads, or writes."""
     first, *others = reading.ready
@@ -163,7 +163,7 @@ def _keep_writing(lm: LoadedModel, write: Callable[[], Batch], tensors: frozense
     return keeper, ran.tap
 
 
-def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, object]:
+def _generation_facts(count: int, options: Mapping[str, object]) -> dict[str, object]:
     return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
 
 

@@ -41,6 +41,7 @@ from manyheads.models import (
     sense_of,
     takes,
 )
+from manyheads.models.loading import Processor
 from manyheads.models.weights import image_token_of
 from manyheads.recording import Frames, Recording, as_json, grid_of
 from manyheads.texts import Grid, Tokens, data_seed
@@ -54,6 +55,10 @@ class PilImage(Protocol):
     """A picture of PIL's, which is imported only where a picture is read."""
 
     def convert(self, mode: str) -> PilImage: ...
+
+    def resize(self, size: tuple[int, int]) -> PilImage: ...
+
+    def tobytes(self) -> bytes: ...
 
 
 ImageLike = str | os.PathLike[str] | ndarray | Tensor | PilImage
@@ -174,7 +179,7 @@ def shown(lm: LoadedModel, image: ImageLike, size: tuple[int, int] | None = None
     else:
         values = processed(lm, processor, "this picture", images=[picture])["pixel_values"]
         if values.ndim < 4:
-            return np.asarray(picture.resize(size[::-1]), dtype=np.uint8)
+            return np.asarray(picture.resize((size[1], size[0])), dtype=np.uint8)
     values = values.flatten(0, -4)[0].float().cpu()
     if getattr(processor, "do_normalize", False):
         mean, std = (
@@ -185,7 +190,7 @@ def shown(lm: LoadedModel, image: ImageLike, size: tuple[int, int] | None = None
     return scaled.round().clamp(0, 255).permute(1, 2, 0).numpy().astype(np.uint8)
 
 
-def _processor(lm: LoadedModel, sense: str) -> Any:
+def _processor(lm: LoadedModel, sense: str) -> Processor:
     """The part of the model's processor that makes inputs of pictures or of sounds."""
     if lm.processor is None:
         raise ModelError(
@@ -196,7 +201,7 @@ def _processor(lm: LoadedModel, sense: str) -> Any:
     return getattr(lm.processor, part, None) or lm.processor
 
 
-def processed(lm: LoadedModel, processor: Any, subject: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+def processed(lm: LoadedModel, processor: Processor, subject: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
     """The processor's inputs of `subject`, on the model's device and in its dtype. Errors: ModelError."""
     try:
         made = dict(processor(*args, return_tensors="pt", **kwargs))
@@ -227,7 +232,7 @@ def _named(names: Sequence[str], lengths: Sequence[int], width: int, special_nam
     return Side.at_the_edge(Tokens(torch.tensor(lengths), None, pieces, special), width)
 
 
-def listed(media: Any) -> list[Any]:
+def listed(media: object) -> list[Any]:
     """One picture or sound, or a list of them, as a list. Errors: RecordingError for an empty one."""
     items = list(media) if isinstance(media, list | tuple) else [media]
     if not items:
@@ -235,7 +240,7 @@ def listed(media: Any) -> list[Any]:
     return items
 
 
-def picture_of(picture: Any) -> Any:
+def picture_of(picture: ImageLike) -> PilImage:
     """A PIL image in RGB, of a path, a PIL image, or an array `[height, width, 3]` (uint8, or float from 0 to 1).
 
     Errors: FileAccessError for a file that is not there or no picture; ShapeError for an array that is none.
@@ -268,7 +273,7 @@ def picture_of(picture: Any) -> Any:
     )
 
 
-def _opened(path: str | os.PathLike[str]) -> Any:
+def _opened(path: str | os.PathLike[str]) -> PilImage:
     from PIL import Image, UnidentifiedImageError
 
     # PIL only warns of a picture of over 89 million pixels, whose file may be tiny: it is refused like a damaged one.
@@ -288,11 +293,11 @@ def _opened(path: str | os.PathLike[str]) -> Any:
         raise FileAccessError(f"cannot read {os.fspath(path)} as a picture: {error}.") from error
 
 
-def _array(values: Any) -> ndarray:
+def _array(values: ndarray | Tensor | Sequence[float]) -> ndarray:
     return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
 
 
-def sounds_of(audio: Any, sampling_rate: int | None, model_rate: int) -> list[Samples]:
+def sounds_of(audio: AudioLike | Sequence[AudioLike], sampling_rate: int | None, model_rate: int) -> list[Samples]:
     """Sounds at `model_rate`, the rate that the model hears. `sampling_rate` is that of arrays; files have their own.
 
     Errors: FileAccessError, ShapeError, RecordingError for a rate that is unknown or not the model's.

@@ -71,7 +71,7 @@ def look(
         first.call = call
         raise _Enough  # the rest of the pass would be thrown away
 
-    def note(module: Any, args: Any, out: Tensor) -> None:
+    def note(module: nn.Conv1d | nn.Conv2d, args: tuple[Tensor, ...], out: Tensor) -> None:
         shapes = tuple(args[0].shape), tuple(out.shape)
         first.convolutions.append(Convolution(module.kernel_size, module.stride, module.padding, *shapes))
 

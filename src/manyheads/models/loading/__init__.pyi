@@ -8,4 +8,5 @@ from .load import weights_dtype as weights_dtype
 from .pretrained import OPTIONS as OPTIONS
 from .pretrained import has_tokenizer_files as has_tokenizer_files
 from .pretrained import tokenizer_beside as tokenizer_beside
+from .protocols import Processor as Processor
 from .protocols import Tokenizer as Tokenizer
