@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,7 +103,8 @@ def finished_texts(
     model.generation_config = config
     try:
         with torch.no_grad():
-            ids = (method or type(model).generate)(model, **inputs, **more).cpu()[:, :-1]
+            writes = model.generate if method is None else partial(method, model)
+            ids = writes(**inputs, **more).cpu()[:, :-1]
     finally:
         model.generation_config = own_config
     ends = getattr(own_config, "eos_token_id", None)

@@ -255,7 +255,7 @@ class Keeper:
 
 @dataclass(eq=False)
 class Recorder:
-    """Makes one recording of all texts of a reading: `watch` each batch, in the `room_for` it, then ask for it.
+    """Makes one recording of a whole reading: within `room_for` it, `watch` each batch, then ask for `recording`.
 
     `keep`: the tensors of the recording, as in `record`. Errors: RecordingError for others.
     """
