@@ -25,5 +25,4 @@ from .split_heads import place_of as place_of
 from .store import require_own as require_own
 from .table_and_recording import Beside as Beside
 from .table_and_recording import SampleLink as SampleLink
-from .table_and_recording import Study as Study
 from .table_and_recording import study as study

@@ -19,7 +19,6 @@ from .recording import Recording as Recording
 from .recording import gathered as gathered
 from .recording import open_recording as open_recording
 from .word_links import HeadLink as HeadLink
-from .word_links import HeadLinks as HeadLinks
 from .word_links import SpacedWord as SpacedWord
 from .word_links import TellingSearch as TellingSearch
 from .word_links import spaced_words as spaced_words

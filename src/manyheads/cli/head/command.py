@@ -187,7 +187,7 @@ def gather(
 ) -> HeadResult:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
-    from manyheads.inputs import require_sense
+    from manyheads.inputs.media import require_sense
     from manyheads.models import TEXT  # as above
 
     begun = time.perf_counter()

@@ -156,7 +156,7 @@ def gather(
 ) -> PictureResult:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
-    from manyheads.inputs import picture_of, require_sense  # as above
+    from manyheads.inputs.media import picture_of, require_sense  # as above
     from manyheads.models import PICTURES
     from manyheads.recording import grid_of  # as above
 
@@ -245,16 +245,12 @@ def _finished(
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
-        # Imports torch, for which --help is not to wait.
-        from manyheads.inputs import shown, shown_in_text
+        from manyheads.inputs.media import shown  # imports torch, for which --help is not to wait
 
         grid = looked.grid
         places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
         with talk.step(f"drawing {plot.name}"):
-            if looked.question is None:
-                pixels = shown(looked.lm, picture)
-            else:
-                pixels = shown_in_text(looked.lm, picture, grid.picture)
+            pixels = shown(looked.lm, picture, None if looked.question is None else grid.picture)
             comma = "," if looked.question is not None else ""
             looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker}{comma} looks"
             about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"

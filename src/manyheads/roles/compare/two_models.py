@@ -20,7 +20,7 @@ Sources: Lin 1991 (the divergence); Efron and Tibshirani 1993, chapter 8 (paired
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.corpora import Corpus, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import Inputs, InputsLike, Long, Reading, forward, require_reader
+from manyheads.inputs import Inputs, InputsLike, Long, forward, require_reader
 from manyheads.machine import require_all_heads
 from manyheads.measurement import Chunk, Chunked, chunks_of, measure, read_chunk
 from manyheads.models import LoadedModel, load
@@ -409,7 +409,7 @@ def _require_same_shape(first: LoadedModel, second: LoadedModel) -> None:
 def _read_alike(first: LoadedModel, second: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     """A chunk of texts as both models read it. Errors: TextError where they read different tokens."""
     of_first, of_second = (read_chunk(lm, chunk, long) for lm in (first, second))
-    for left, right in zip(of_first.pieces, of_second.pieces, strict=False):
+    for left, right in zip(of_first.reading.pieces, of_second.reading.pieces, strict=False):
         if left.ids == right.ids and left.begin == right.begin:
             continue
         if left.source != right.source or left.text != right.text:
@@ -424,7 +424,7 @@ def _read_alike(first: LoadedModel, second: LoadedModel, chunk: Chunk, long: Lon
             f"their maps are not the same words: give both one tokenizer (load(..., tokenizer=)), or compare "
             f"statistics of each alone (measure)."
         )
-    if len(of_first.pieces) != len(of_second.pieces) or of_first.windows != of_second.windows:
+    if len(of_first.reading.pieces) != len(of_second.reading.pieces) or of_first.windows != of_second.windows:
         raise TextError(
             f"{first.name} has {first.max_positions} positions and {second.name} {second.max_positions}, so they read "
             f"long texts in different pieces: give shorter texts."
@@ -493,7 +493,7 @@ class _Maps:
         seeds: Sequence[int] = ()
         for lm in (self.first, self.second):
             count = EVERY_ROW if self.count is None else self.count
-            batch = Reading(lm, chunked.pieces, notes=chunked.notes).batch(group)
+            batch = replace(chunked.reading, lm=lm).batch(group)
             keeper = RowKeeper(batch, count, None, sharing_around(lm.model))
             forward(lm, batch, keeper.observe)
             seeds = batch.tokens.seeds

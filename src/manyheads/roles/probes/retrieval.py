@@ -21,7 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,9 +33,9 @@ from manyheads.attention import grouped_scores
 from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import ends_of, nobody_ends, padding_of, require_writer, watched
+from manyheads.inputs import generate, require_writer, watched
 from manyheads.machine import require_all_heads
-from manyheads.models import AttentionCall, LoadedModel, device_of
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
@@ -197,19 +197,10 @@ class _Watched:
     rows: dict[str, int] = field(default_factory=dict[str, int])
 
     def write(self, lm: LoadedModel, count: int) -> list[int]:
-        """The model's own tokens, up to its end token."""
-        place, ids = device_of(lm.model), self.prompt[None]
-        ends = ends_of(lm.model.generation_config, lm.tokenizer)
-
-        def write() -> Tensor:
-            with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as options, torch.no_grad():
-                untyped: Any = lm.model  # transformers' methods, which a Module has not
-                return untyped.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
-
-        written = watched(lm.model, lm.name, write, self.observe).outputs
-        new = written[0, len(self.prompt) :].cpu().tolist()
-        stop = next((index + 1 for index, token in enumerate(new) if token in ends), len(new))
-        return new[:stop]
+        """The model's own tokens, up to its end token. The last one is read as well, a step that counts for nothing."""
+        prompt = self.prompt.tolist()
+        ran = watched(lm.model, lm.name, lambda: generate(lm, [prompt], count, GREEDY), self.observe)
+        return ran.outputs.tokens.ids[0, len(prompt) :].tolist()
 
     def observe(self, call: AttentionCall) -> None:
         """The row that a token is written from is a call's last; keys that a sliding cache has shed are counted."""
