@@ -199,12 +199,17 @@ def _version(library: str) -> str:
 # ------------------------------------------------------------------------------------------ torch's modes and modules
 
 
+@cache  # asked of every attention call
+def _stack_of_modes() -> tuple[Callable[[], int], Callable[[], TorchFunctionMode]] | None:
+    """How many function modes there are, and the innermost; None where this torch lacks one of the names."""
+    length, current = found("_len_torch_function_stack"), found("_get_current_function_mode")
+    return None if length is None or current is None or found("_pop_mode_temporarily") is None else (length, current)
+
+
 def function_mode() -> TorchFunctionMode | None:
     """The innermost function mode of this thread; None where there is none, or where torch does not tell."""
-    length, current = found("_len_torch_function_stack"), found("_get_current_function_mode")
-    if length is None or current is None or found("_pop_mode_temporarily") is None or not length():
-        return None
-    return current()
+    stack = _stack_of_modes()
+    return None if stack is None or not stack[0]() else stack[1]()
 
 
 def without_function_mode() -> AbstractContextManager[TorchFunctionMode]:

@@ -16,7 +16,7 @@ import inspect
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -45,6 +45,7 @@ PRODUCT = {
     torch.matmul, torch.bmm, torch.einsum, Tensor.matmul, Tensor.bmm, Tensor.__matmul__, torch.baddbmm,
 }  # fmt: skip
 """What makes weights of scores, what may still be done to them, and what reads values with them."""
+WATCHED = frozenset({ATTENTION, TORCHS_LAYER, *SOFTMAX, *CARRY, *PRODUCT})
 
 SOFTMAX_OPERATOR = private_names.found("_softmax")  # None where torch lacks it: its layer with weights is refused then
 
@@ -120,12 +121,14 @@ class _Functions(FunctionWatch):
     """Carries out attention calls under the eyes of the taps, and notes modules that attend by hand."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         # Every torch function of the thread comes through here: what is none of ours leaves by the shortest way.
-        if RUNNING.calls or not RUNNING.modules:
-            return func(*args, **kwargs)
+        if func not in WATCHED:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
         if func is ATTENTION:
             return _attention(*args, **kwargs)
+        if RUNNING.calls or not RUNNING.modules:
+            return func(*args, **kwargs)
         if func is TORCHS_LAYER:
             return _torchs_layer(args, kwargs)
         result = func(*args, **kwargs)
@@ -148,7 +151,12 @@ class _Functions(FunctionWatch):
 def _attention(*args: Any, **kwargs: Any) -> Any:
     """What stands under `scaled_dot_product_attention` while a tap is open."""
     if RUNNING.calls or not RUNNING.modules:
-        return ATTENTION(*args, **kwargs)
+        watch, RUNNING.watch = RUNNING.watch, None  # torch's function comes by here once more, in the function mode
+        try:
+            with watch or nullcontext():
+                return ATTENTION(*args, **kwargs)
+        finally:
+            RUNNING.watch = watch
     # The model's own call comes first, with its own arguments: whatever is read off them below cannot change it.
     with carrying_out(), WatchFused() as watch:
         result = ATTENTION(*args, **kwargs)  # errors are torch's own

@@ -37,7 +37,7 @@ from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError
 from manyheads.models.taps.call import CapturedLse
 from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule
-from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out, log, unwatched
+from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out, log, unwatched, watching_sdpa
 
 _SAVED: list[tuple[Any, str, Any]] = []  # owner, name and what it held, while ours stand in their place
 ARGUMENTS = ("attention_mask", "scaling", "dropout")  # of an attention function, after the values
@@ -120,7 +120,12 @@ def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
                 f"{dense.dtype} mask of shape {tuple(dense.shape)} does not hide there what it says. Give a BlockMask, "
                 f"or load the model with attn_implementation='sdpa'."
             )
-        with carrying_out(), watching_kernels() as calls, unwatched() if is_flex else WatchFused() as watch:
+        if is_flex:
+            watching = unwatched()
+        else:  # of transformers' own function it is known which of its operations is the kernel
+            is_known = name == "sdpa" and function.__module__.startswith("transformers.")
+            watching = watching_sdpa() if is_known else WatchFused()
+        with carrying_out(), watching_kernels() as calls, watching as watch:
             result = function(module, query, key, value, *args, **kwargs)
         if is_flex and result[1] is not None and named.get("output_attentions") and not taps[0].sites:
             log.warning(
