@@ -71,6 +71,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
+from manyheads.measurement import corpus_run
 from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
 
 if TYPE_CHECKING:
@@ -246,12 +247,12 @@ def _measured(
         chosen: str | list[str] | Callable[[Survey], list[Statistic]],
         reading: str,
         progress: Progress,
-    ) -> HeadTable | measurement.HeadSums:
+    ) -> HeadTable | corpus_run.HeadSums:
         folder = None if resume is None else resume / reading
         if place is None:
             return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
-        return measurement.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
+        return corpus_run.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
 
     measured = []
     if of_all:
@@ -300,7 +301,7 @@ def _show_list(
     - `as_json`: print one JSON document.
     """
     # All import torch, for which --help is not to wait.
-    from manyheads.measurement import SURVEY_TEXTS
+    from manyheads.measurement.corpus_run import SURVEY_TEXTS
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
     from manyheads.statistics.defined import NAMES  # as above
 
@@ -507,7 +508,7 @@ def merge(
     For example: manyheads merge part-*.sums --out table.parquet
     """
     # Imports torch, for which --help is not to wait.
-    from manyheads.measurement import merged_sums, require_whole
+    from manyheads.measurement.corpus_run import merged_sums, require_whole
 
     talk = ProgressLine()
     check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))

@@ -23,9 +23,9 @@ from manyheads.corpora import WHOLE, Corpus, Failure, Failures, as_corpus, is_ab
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.inputs import Long, Reading, require_reader
 from manyheads.machine import ALONE, Ranks, is_split, joined_processes
-from manyheads.measurement import store
-from manyheads.measurement.basis import Basis
-from manyheads.measurement.chunks import (
+from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.basis import Basis
+from manyheads.measurement.corpus_run.chunks import (
     Chunk,
     Chunked,
     Head,

@@ -22,10 +22,10 @@ from manyheads.corpora import Corpus, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.inputs import Long, require_reader
 from manyheads.machine import ALONE, splits_heads
-from manyheads.measurement import store
-from manyheads.measurement.basis import ANY, Basis, named_shards
-from manyheads.measurement.chunks import Wanted
-from manyheads.measurement.corpus_run import CorpusRun, RunRequest, corpus_sums
+from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.basis import ANY, Basis, named_shards
+from manyheads.measurement.corpus_run.chunks import Wanted
+from manyheads.measurement.corpus_run.run import CorpusRun, RunRequest, corpus_sums
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import LoadedModel
 from manyheads.recording.file import read_state
