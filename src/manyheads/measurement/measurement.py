@@ -44,6 +44,7 @@ def measure(
 ) -> HeadTable:
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
+    - lm: a loaded model.
     - given: a text, a list of texts, `mh.Inputs`, a `corpora.Corpus` or any iterator of strings or Documents.
     - statistics: "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
       your own; what is not named is not computed. Or a function of the `Survey` of a corpus' beginning.

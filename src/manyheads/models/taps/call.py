@@ -386,6 +386,15 @@ def rounding_bound(
 ) -> tuple[Float[Tensor, "t h r"], Float[Tensor, "t h r"]]:
     """How far rounding alone may take a row's output: by relative errors, and by those below the normal numbers.
 
+    - `call`: whose dtype, kernel and rule count.
+    - `weights`: of the sampled rows, as they were rebuilt.
+    - `visible`: which keys each row sees.
+    - `v`: the values, of every query head.
+    - `rebuilt`: the rows' outputs.
+    - `rounded`: of each score, the sum of what was rounded on the way to it.
+    - `terms`: of each score, what its dot product adds up.
+    - `lse`: of the rows.
+
     u is the unit roundoff of the model's dtype, a that of float32, in which it accumulates, and which many models give
     to the softmax even in float64; p_j are a row's weights of n keys, s_j its scores, v_j the values, o = sum p_j v_j.
 

@@ -39,7 +39,9 @@ class WatchFused(TorchDispatchMode):
         super().__init__()
         self.all_lse: list[CapturedLse] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is COMPOSITE:  # under inference_mode it arrives whole: take it apart, under this same mode
             with self:
