@@ -28,7 +28,7 @@ from manyheads.measurement.corpus_run.basis import Basis
 from manyheads.measurement.corpus_run.chunks import (
     Chunk,
     Chunked,
-    Head,
+    CorpusStart,
     StartFacts,
     Wanted,
     chunks_of,
@@ -202,7 +202,7 @@ class CorpusRun:
         return words["inputs"], StartFacts.read(tensors, words["learned"])
 
     def _learned(
-        self, known: tuple[dict[str, str], StartFacts] | None, head: Head | None, before: CorpusRun | None
+        self, known: tuple[dict[str, str], StartFacts] | None, head: CorpusStart | None, before: CorpusRun | None
     ) -> StartFacts:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
         what = self.what
