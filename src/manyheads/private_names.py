@@ -199,17 +199,23 @@ def _version(library: str) -> str:
 # ------------------------------------------------------------------------------------------ torch's modes and modules
 
 
+@cache  # each attention call under a tap asks
+def _modes() -> tuple[Callable[..., Any] | None, ...]:
+    """How many function modes there are, the innermost, and a block without it; None where this torch lacks one."""
+    return tuple(map(found, ("_len_torch_function_stack", "_get_current_function_mode", "_pop_mode_temporarily")))
+
+
 def function_mode() -> TorchFunctionMode | None:
     """The innermost function mode of this thread; None where there is none, or where torch does not tell."""
-    length, current = found("_len_torch_function_stack"), found("_get_current_function_mode")
-    if length is None or current is None or found("_pop_mode_temporarily") is None or not length():
-        return None
-    return current()
+    length, current, without = _modes()
+    return None if length is None or current is None or without is None or not length() else current()
 
 
 def without_function_mode() -> AbstractContextManager[TorchFunctionMode]:
     """A block without the innermost function mode, which `function_mode` returned."""
-    return __getattr__("_pop_mode_temporarily")()
+    without = _modes()[2]
+    assert without is not None, "function_mode found one"
+    return without()
 
 
 def in_backward() -> bool:

@@ -23,7 +23,7 @@ import pytest
 import manyheads as mh
 from manyheads.errors import FileAccessError, PlanError, StatisticError
 from manyheads.lab.training.session import alone_in
-from manyheads.measurement.store import RunFolder
+from manyheads.measurement.corpus_run.store import RunFolder
 from manyheads.studio import NotHere, Workspace
 from tests.measurement.corpus_runs import assert_same_tables
 from tests.processes import assert_killed, in_child

@@ -339,7 +339,7 @@ def test_a_folder_with_other_files_is_not_gone_on_with(tmp_path):
 
 
 def test_questions_are_known_before_the_long_reading(minilm, monkeypatch):
-    monkeypatch.setattr("manyheads.measurement.corpus_run.Worker.measure", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("manyheads.measurement.corpus_run.run.Worker.measure", lambda *_: pytest.fail("read"))
 
     def refuse(questions):
         assert {"previous token", "mine"} <= questions.keys()

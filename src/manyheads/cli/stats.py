@@ -71,6 +71,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
+from manyheads.measurement import corpus_run
 from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
 
 if TYPE_CHECKING:
@@ -247,12 +248,12 @@ def _measured(
         chosen: str | list[str] | Callable[[Survey], list[Statistic]],
         reading: str,
         progress: Progress,
-    ) -> HeadTable | measurement.HeadSums:
+    ) -> HeadTable | corpus_run.HeadSums:
         folder = None if resume is None else resume / reading
         if place is None:
             return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
-        return measurement.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
+        return corpus_run.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
 
     measured = []
     if of_all:
@@ -282,7 +283,7 @@ def document(tables: Sequence[HeadTable]) -> Json:
 def _show_list(texts: Corpus | list[str] | None, request: str | list[str], as_json: bool) -> None:
     """The statistics by name with what each is, a line each; a treebank's too."""
     # All import torch, for which --help is not to wait.
-    from manyheads.measurement import SURVEY_TEXTS
+    from manyheads.measurement.corpus_run import SURVEY_TEXTS
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
     from manyheads.statistics.defined import NAMES  # as above
 
@@ -486,7 +487,7 @@ def merge(
     For example: manyheads merge part-*.sums --out table.parquet
     """
     # Imports torch, for which --help is not to wait.
-    from manyheads.measurement import merged_sums, require_whole
+    from manyheads.measurement.corpus_run import merged_sums, require_whole
 
     talk = ProgressLine()
     check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))

@@ -121,10 +121,17 @@ def statistics_of(
         table = mh.statistics_of(q, k)                            # one layer: q [b, h, n, d], k [b, g, n, d]
         table = mh.statistics_of([q0, q1], [k0, k1], [lse0, lse1])   # two layers, whose kernels gave their lse
 
-    q and k are as they were multiplied, after rotation and norms. `mask`: "causal", "full", a boolean tensor (True =
-    may look) or a `Mask`; one for all layers, or a list. `scale` is 1 / sqrt(d) unless given; `softcap`, `sinks` (a
-    logit for each head) and `bias` as in `attend`. Text b has the first `lengths[b]` positions. An `lse` (natural
-    logarithm) spares the pass that computes it, and is checked on some rows.
+    - `q`: as it was multiplied, after rotation and norms; a tensor, or a list of one a layer.
+    - `k`: likewise.
+    - `lse`: natural logarithm; it spares the pass that computes it, and is checked on some rows.
+    - `mask`: "causal", "full", a boolean tensor (True = may look) or a `Mask`; one for all layers, or a list.
+    - `statistics`: by name, as in `measure`.
+    - `scale`: of the products, 1 / sqrt(d) by default.
+    - `softcap`: as in `attend`.
+    - `sinks`: a logit for each head, as in `attend`.
+    - `bias`: as in `attend`.
+    - `lengths`: of each text; its positions are the first ones. All by default.
+
     Statistics of words or of the model's weights are left out, and named in the notes.
     Cost: one pass over the tiles of each layer; O(tile) memory. Errors: ShapeError, RecordingError for an lse that is
     not that of q and k, StatisticError.

@@ -37,7 +37,8 @@ from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import InputsLike, Piece, Reading, read, record
 from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
-from manyheads.measurement import HeadSums, Wanted, by_model, measure, require_own, sums_of
+from manyheads.measurement import by_model, measure, sums_of
+from manyheads.measurement.corpus_run import HeadSums, Wanted, require_own
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads

@@ -23,7 +23,8 @@ from manyheads.base import Json, Progress, brief, no_access, plain, replacing, u
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.measurement import code_digest, config_digest, measure
+from manyheads.measurement import measure
+from manyheads.measurement.corpus_run import code_digest, config_digest
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (

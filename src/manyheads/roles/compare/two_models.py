@@ -37,7 +37,8 @@ from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import Inputs, InputsLike, Long, forward, require_reader
 from manyheads.machine import require_all_heads
-from manyheads.measurement import Chunk, Chunked, chunks_of, measure, read_chunk
+from manyheads.measurement import measure
+from manyheads.measurement.corpus_run import Chunk, Chunked, chunks_of, read_chunk
 from manyheads.models import LoadedModel, load
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around

@@ -337,7 +337,7 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
         if statistic.block is not None:
             continue
         if statistic.same_for_all_heads:
-            numbers = facts.once(statistic, lambda statistic=statistic: _checked(statistic, facts))
+            numbers = facts.cached(statistic, lambda statistic=statistic: _checked(statistic, facts))
         else:
             numbers = _checked(statistic, facts)
         num[..., index] = numbers.num

@@ -23,12 +23,12 @@ from manyheads.corpora import WHOLE, Corpus, Failure, Failures, as_corpus, is_ab
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.inputs import Long, require_reader
 from manyheads.machine import ALONE, Ranks, is_split, joined_processes
-from manyheads.measurement import store
-from manyheads.measurement.basis import Basis
-from manyheads.measurement.chunks import (
+from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.basis import Basis
+from manyheads.measurement.corpus_run.chunks import (
     Chunk,
     Chunked,
-    Head,
+    CorpusStart,
     StartFacts,
     Wanted,
     chunks_of,
@@ -202,7 +202,7 @@ class CorpusRun:
         return words["inputs"], StartFacts.read(tensors, words["learned"])
 
     def _learned(
-        self, known: tuple[dict[str, str], StartFacts] | None, head: Head | None, before: CorpusRun | None
+        self, known: tuple[dict[str, str], StartFacts] | None, head: CorpusStart | None, before: CorpusRun | None
     ) -> StartFacts:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
         what = self.what

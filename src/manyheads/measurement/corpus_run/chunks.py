@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float32
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.corpora import WHOLE, Corpus, Failure, Shard, is_about_texts, reason_of
@@ -178,7 +178,7 @@ Wanted = str | Sequence[str | Statistic] | Callable[[Survey], str | Sequence[str
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class CorpusStart:
     """The first chunks of a corpus, tokenised where that was needed, and all that follow."""
 
     chunks: tuple[Chunk, ...]
@@ -199,7 +199,7 @@ class Head:
         return chain(self.chunks, self.rest)
 
 
-def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> Head:
+def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> CorpusStart:
     """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
     first_chunks: list[Chunk] = []
     read: dict[int, Chunked] = {}
@@ -217,7 +217,7 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
             break
     following = next(stream, None)  # one chunk more, to know whether the head is the whole corpus
     unread = iter(()) if following is None else chain([following], stream)
-    return Head(tuple(first_chunks), read, unread, following is None)
+    return CorpusStart(tuple(first_chunks), read, unread, following is None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +251,7 @@ class StartFacts:
         return StartFacts(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
 
 
-def learn(lm: LoadedModel, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> StartFacts:
+def learn(lm: LoadedModel, head: CorpusStart, sinks: Sinks | None, statistics: Sequence[Statistic]) -> StartFacts:
     """Count tokens, and look for sinks where they are not given and some statistic asks for them.
 
     Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
@@ -374,22 +374,22 @@ def _short(value: str | None) -> str:
     return "none" if value is None else value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
 
 
-def config_digest(model: Any) -> str:
+def config_digest(model: nn.Module) -> str:
     """Digest of what a model's config says of the model."""
-    config: Any = getattr(model, "config", None)
-    shape = config.to_dict() if hasattr(config, "to_dict") else {}
+    shape = getattr(getattr(model, "config", None), "to_dict", dict)()
     return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
 
 
-def tokenizer_digest(tokenizer: Any) -> str:
+def tokenizer_digest(tokenizer: object) -> str:
     """Digest of all that a fast tokenizer does; of a slow one of its class and its words."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if hasattr(backend, "to_str"):
+    to_str = getattr(getattr(tokenizer, "backend_tokenizer", None), "to_str", None)
+    if to_str is not None:
         # Truncation and padding are settings that calls leave behind in the tokenizer: with them in the digest, a run
         # could refuse to go on merely because somebody tokenised a text in between.
-        rules = json.loads(backend.to_str())
+        rules = json.loads(to_str())
         return _digest(json.dumps({k: v for k, v in rules.items() if k not in ("truncation", "padding")}))
-    words = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
+    vocabulary = getattr(tokenizer, "get_vocab", dict)()
+    words = sorted(vocabulary.items())
     return _digest(f"{type(tokenizer).__name__} {words!r}")
 
 
