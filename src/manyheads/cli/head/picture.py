@@ -37,8 +37,8 @@ from manyheads.heads import Head
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
 
+    from manyheads.inputs.media import ImageLike
     from manyheads.models import LoadedModel
     from manyheads.texts import Grid
 LABEL = 6
@@ -193,7 +193,13 @@ def gather(
 
 
 def _look_from_text(
-    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Image, question: Question, model: ModelChoice
+    talk: ProgressLine,
+    lm: LoadedModel,
+    name: str,
+    image: str,
+    picture: ImageLike,
+    question: Question,
+    model: ModelChoice,
 ) -> PictureResult:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
@@ -240,7 +246,7 @@ def _look_from_text(
 
 
 def _finished(
-    talk: ProgressLine, looked: PictureResult, picture: Image, plot: Path | None, begun: float
+    talk: ProgressLine, looked: PictureResult, picture: ImageLike, plot: Path | None, begun: float
 ) -> PictureResult:
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()

@@ -7,5 +7,5 @@ from .reproduction import Row as Row
 from .reproduction import Task as Task
 from .reproduction import markdown as markdown
 from .reproduction import reproduce as reproduce
+from .reproduction import reproduction_of as reproduction_of
 from .table import REPRODUCTIONS as REPRODUCTIONS
-from .table import reproduction_of as reproduction_of

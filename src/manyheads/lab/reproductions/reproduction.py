@@ -26,10 +26,11 @@ import torch
 
 from manyheads.base import Json, brief, replacing
 from manyheads.errors import PlanError
-from manyheads.lab.reproductions.table import reproduction_of
+from manyheads.lab.reproductions.table import REPRODUCTIONS
 from manyheads.lab.training import Outcome, carry_out
 from manyheads.lab.training.charts import FIGURE, AnyChart
 from manyheads.lab.training.presets.preset import Preset
+from manyheads.lab.training.presets.table import module_of
 from manyheads.lab.training.runs import Progress, mean_and_interval
 from manyheads.lab.training.session import alone_in, open_folder, versions, write_json
 from manyheads.long_context import retrieval_scores
@@ -231,6 +232,11 @@ def reproduce(
             Path(temporary).write_text(markdown(document), encoding="utf-8")
         write_json(folder / RESULT, document)
     return Reproduced(reproduction, folder, result, document)
+
+
+def reproduction_of(name: str) -> Reproduction:
+    """Errors: PlanError for a name that there is not, with those that there are."""
+    return module_of(REPRODUCTIONS, name, __package__, "reproduction", "choose").REPRODUCTION
 
 
 # ----------------------------------------------------------------------------------------------------------- as a page

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from manyheads.lab.training.presets.table import listing, module_of
-
-if TYPE_CHECKING:  # a reproduction brings torch: listing them must not wait for it
-    from manyheads.lab.reproductions.reproduction import Reproduction
+from manyheads.lab.training.presets.table import listing
 
 REPRODUCTIONS = listing(
     ("gu-sinks", "Gu et al. 2025: heads park on the first token under softmax, and not under sigmoid attention",
@@ -30,8 +25,3 @@ REPRODUCTIONS = listing(
     ("wu-scores", "Wu et al. 2024: less than 5 % of heads retrieve; counts those of a published file of scores",
      "seconds; it reads a FILE"),
 )  # fmt: skip
-
-
-def reproduction_of(name: str) -> Reproduction:
-    """Errors: PlanError for a name that there is not, with those that there are."""
-    return module_of(REPRODUCTIONS, name, __package__, "reproduction", "choose").REPRODUCTION

@@ -15,6 +15,7 @@ The top key of a row needs its scores alone, no map and no softmax: the tap hand
 Cost: one generation a trial. Source: Wu et al. 2024, "Retrieval head mechanistically explains long-context factuality".
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import re
