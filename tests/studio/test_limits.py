@@ -76,6 +76,12 @@ def test_files_are_named_by_the_list_alone(studio, name):
     assert job["state"] == "failed" and "there is no recording" in job["problem"]["words"]
 
 
+@pytest.mark.parametrize("name", ["../out", "a/b", "..", ".hidden", "a\\b", "", "x" * 90])
+def test_a_pruned_model_goes_into_the_folder_and_nowhere_else(studio, folder, name):
+    said = studio.ask("POST", "/api/prunings", {"model": "tiny-llama", "heads": "L0H0", "name": name})
+    assert said.status == 400 and not (folder / "out").exists()
+
+
 def test_a_damaged_recording_is_said_and_the_rest_works(studio):
     job = studio.job("/api/recordings", {"file": "damaged.heads"})
     assert job["state"] == "failed" and "damaged" in job["problem"]["words"]

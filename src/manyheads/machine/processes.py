@@ -193,16 +193,9 @@ def torchrun() -> Generator[tuple[int, int]]:
         return
     with _reached():
         dist.init_process_group("gloo")
-
-    def interrupt(*_: object) -> None:
-        raise LostProcessError(
-            f"another process of this run is gone (killed, or out of memory), or torchrun itself was told to stop. "
-            f"{GO_ON}"
-        )
-
     # Python takes signal handlers in the main thread alone.
     main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, interrupt) if main else None
+    before = signal.signal(signal.SIGTERM, _interrupt) if main else None
     try:
         yield dist.get_rank(), dist.get_world_size()
     finally:
@@ -216,6 +209,12 @@ GO_ON = (
     "Start the same command again, with all its processes: with --resume FOLDER (resume=) it goes on with what is on "
     "the disk, without it begins anew."
 )
+
+
+def _interrupt(*_: object) -> None:
+    raise LostProcessError(
+        f"another process of this run is gone (killed, or out of memory), or torchrun itself was told to stop. {GO_ON}"
+    )
 
 
 @contextmanager

@@ -162,7 +162,8 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     reported = halves[REPORT]
     most, column = reported.get("entropy.uniform", index), reported.index["entropy"]
     score = float(reported.values[index, column, 0])
-    low, high = (float(end[index]) for end in reported.table.interval("entropy", REPORT))
+    # Both are longer in longer texts: what varies from text to text is their ratio.
+    low, high = (most * float(end[index]) for end in reported.ratio_interval("entropy", "entropy.uniform"))
     rows = int(reported.num_queries("entropy")[index])
     enough = min(float(half.effective_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
