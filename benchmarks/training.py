@@ -42,8 +42,8 @@ def trials() -> dict[str, Any]:
 def tiny_code() -> dict[str, Any]:
     """The best head on one half of the modules, reported on the other."""
     import manyheads as mh
-    from manyheads.lab.training.presets.code.data import is_held_out, read_sources
-    from manyheads.lab.training.presets.code.preset import first_repeats
+    from manyheads.lab.training.presets.code import first_repeats
+    from manyheads.lab.training.presets.python_source import is_held_out, read_sources
     from manyheads.roles.claims import CHOOSE, REPORT
 
     texts = [each.text[:LENGTH] for each in read_sources() if is_held_out(each.path)]

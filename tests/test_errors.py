@@ -136,6 +136,7 @@ PLANS = """
 import torch
 import manyheads as mh
 from manyheads import Ablate, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.lab import design
 
 plan, mean = Plan(Ablate("L1H1")), Ablate("L1", kind="mean")
 texts = ["a cat sat", "a dog ran home"]

@@ -1,4 +1,4 @@
-"""Every public name and every option of the command is met by a test that `make test` always runs.
+"""Every public name and every option of the command is met by a test that `make test` always runs; faces are narrow.
 
 Nothing is run to know it: tests are read as text. A test names what its own lines name, and what the helpers, tables
 and fixtures name that it uses, in whichever file of tests they stand. Slow tests and slow cases of a test do not count.
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from manyheads.cli.commands import all_commands
 
 TESTS = Path(__file__).parent
 PACKAGE = Path(manyheads.__file__).parent
+CODE_FOLDERS = ("tests", "benchmarks", "docs", "examples", "tools")
 BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 parsed = cache(ast.parse)
 
@@ -198,6 +200,40 @@ def typed(tests: Suite) -> set[tuple[str, str]]:
     return pairs
 
 
+FEW = 24  # names of a face, the front door's aside: one that needs more is two packages
+MADE = ("house.md", "tree.md", "lab.md")  # pages that list every name there is
+CODE = re.compile(r"```.*?```|`[^`\n]+`|^::: \S+", re.DOTALL | re.MULTILINE)
+
+
+def users(homes: dict[str, str]) -> dict[str, set[str]]:
+    """Each name of a face, by where it is from, and the modules that name it, if only in a text of it alone."""
+    root, found = TESTS.parent, {}
+    paths = [*PACKAGE.rglob("*.py"), *(path for folder in CODE_FOLDERS for path in (root / folder).rglob("*.py"))]
+    for path in paths:
+        inside = path.relative_to(PACKAGE.parent if PACKAGE in path.parents else root)
+        module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+        tree = parsed(path.read_text(encoding="utf-8"))
+        imports = dict(imported(tree, module))
+        for node in ast.walk(tree):
+            name = dotted(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+            if isinstance(node, ast.Constant) and re.fullmatch(r"[\w.]+[.:]\w+", str(node.value)):
+                name = str(node.value).replace(":", ".")  # as in a table of what is imported when it is named
+            first = name.partition(".")[0]
+            so_far, *rest = (imports.get(first, first) + name[len(first) :]).split(".")
+            for part in rest:
+                so_far = origin(f"{so_far}.{part}", homes)
+                found.setdefault(so_far, set()).add(module)
+    return found
+
+
+def on_pages() -> set[str]:
+    """Every word that stands in code on a page of the documentation, or of a lesson."""
+    root = TESTS.parent
+    pages = [root / "README.md", *(root / "docs").rglob("*.md"), *PACKAGE.rglob("*.md")]
+    texts = [path.read_text(encoding="utf-8") for path in pages if path.name not in MADE]
+    return {word for text in texts for code in CODE.findall(text) for word in re.findall(r"\w+", code)}
+
+
 # ------------------------------------------------------------------------------------------------------------- claims
 
 
@@ -213,6 +249,21 @@ def test_public_names_are_named_by_tests_that_always_run():
     front = {f"{manyheads.__name__}.{name}" for name in manyheads.__all__} - {"manyheads.__version__"}
     unmet, only_slow = front - always, named(Suite(sources(), slow=True), homes) - always
     assert not unmet and not only_slow, "no test that always runs names these"
+
+
+def test_faces_have_few_names_and_each_is_used_behind_another_door():
+    homes, front = faces(), manyheads.__name__
+    names = [name for name in homes if name.rpartition(".")[0] != front]
+    counts = Counter(name.rpartition(".")[0] for name in names)
+    known, written = users(homes), on_pages()
+    unused = []
+    for name in names:
+        face, _, leaf = name.rpartition(".")
+        outside = {user for user in known.get(origin(name, homes), ()) if not f"{user}.".startswith(f"{face}.")}
+        unused += [name] * (not outside and leaf not in written)
+    assert not unused and names, "no other package, no test and no page names these: take them out of their stubs"
+    wide = {face: count for face, count in counts.items() if count > FEW}
+    assert not wide, "a face that needs so many names is two packages"
 
 
 def test_options_are_typed_in_tests_that_always_run():

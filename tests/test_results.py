@@ -49,8 +49,7 @@ from manyheads.attention import max_logits
 from manyheads.interventions.effects.removal_curve import removal_curve
 from manyheads.lab import lessons, reproductions, training
 from manyheads.lab.lessons.answers import Verdict
-from manyheads.lab.reproductions import reproduction
-from manyheads.lab.reproductions.table import reproduction_of
+from manyheads.lab.reproductions import reproduction, reproduction_of
 from manyheads.lab.training.presets.preset import Findings
 from manyheads.recording import media
 from manyheads.roles import compare, probes

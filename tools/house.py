@@ -147,7 +147,7 @@ COUNTED: Mapping[str, Sequence[Named]] = {
         Named("carried_out", "interventions edits"),
         Named("sweep", "interventions edits"),
         Named("calls_of", "circuits"),
-        Named("path_effects", "circuits"),  # two passes a path: what reaches the receiver, then that put there
+        Named("path_effects", "circuits", frozenset({"read_under"})),
         Named("Runner.over", "interventions edits"),
     ),
     "bodies of `measure`": (
@@ -255,7 +255,8 @@ class Source:
         """The functions of LONG_LIST or more arguments whose docstring does not list them, one a line."""
         of_class = {id(part): owner for owner in self.classes for part in owner.body}
         for name, node in self.definitions():
-            if not isinstance(node, FUNCTIONS):
+            is_overload = isinstance(node, FUNCTIONS) and "overload" in map(used_name, node.decorator_list)
+            if not isinstance(node, FUNCTIONS) or is_overload:  # what it overloads has a docstring for all
                 continue
             inputs = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             names = [argument.arg for argument in inputs if argument.arg not in ("self", "cls")]

@@ -20,9 +20,9 @@ from .long_context import HeadSplit as HeadSplit
 from .long_context import read_heads as read_heads
 from .long_context import split_heads as split_heads
 from .long_context import streaming as streaming
-from .measurement import HeadSums as HeadSums
 from .measurement import measure as measure
 from .measurement import statistics_of as statistics_of
+from .measurement.corpus_run import HeadSums as HeadSums
 from .models import load as load
 from .models import size as size
 from .models import tap as tap

@@ -201,17 +201,23 @@ def _version(library: str) -> str:
 # ------------------------------------------------------------------------------------------ torch's modes and modules
 
 
+@cache  # each attention call under a tap asks
+def _modes() -> tuple[Callable[..., Any] | None, ...]:
+    """How many function modes there are, the innermost, and a block without it; None where this torch lacks one."""
+    return tuple(map(found, ("_len_torch_function_stack", "_get_current_function_mode", "_pop_mode_temporarily")))
+
+
 def function_mode() -> TorchFunctionMode | None:
     """The innermost function mode of this thread; None where there is none, or where torch does not tell."""
-    length, current = found("_len_torch_function_stack"), found("_get_current_function_mode")
-    if length is None or current is None or found("_pop_mode_temporarily") is None or not length():
-        return None
-    return current()
+    length, current, without = _modes()
+    return None if length is None or current is None or without is None or not length() else current()
 
 
 def without_function_mode() -> AbstractContextManager[TorchFunctionMode]:
     """A block without the innermost function mode, which `function_mode` returned."""
-    return __getattr__("_pop_mode_temporarily")()
+    without = _modes()[2]
+    assert without is not None, "function_mode found one"
+    return without()
 
 
 def in_backward() -> bool:
@@ -303,8 +309,8 @@ def attention_of(model: object) -> str | None:
 
 def left_out_by_attention(model: object) -> tuple[str, ...]:
     """What a model's attention function leaves out of what its config says, in words."""
-    config: Any = getattr(model, "config", None)
-    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    config = getattr(model, "config", None)
+    text_config = getattr(config, "get_text_config", lambda: config)()
     softcap = getattr(text_config, "attn_logit_softcapping", None)
     return (WITHOUT_SOFTCAP.format(softcap=softcap),) if softcap and attention_of(model) == "sdpa" else ()
 
@@ -325,12 +331,12 @@ def can_be_built(cls: object) -> bool:
     return hasattr(cls, "_from_config")
 
 
-def from_config(cls: Any, config: Any, **options: Any) -> Any:
+def from_config(cls: type[nn.Module], config: object, **options: object) -> Any:
     """A new model of a class; unlike its constructor, in a dtype and with an attention function."""
-    return cls._from_config(config, **options)
+    return getattr(cls, "_from_config")(config, **options)  # noqa: B009  no member of every module
 
 
-def cache_name(model: Any) -> str:
+def cache_name(model: nn.Module) -> str:
     """The keyword that a model takes its cache by."""
     parameters = inspect.signature(model.forward).parameters
     if name := next((name for name in CACHE_NAMES if name in parameters), None):
@@ -340,14 +346,14 @@ def cache_name(model: Any) -> str:
     return CACHE_NAMES[0 if is_new else 1]
 
 
-def cache_in(values: Mapping[str, Any]) -> Any:
+def cache_in(values: Mapping[str, object]) -> Any:
     """The cache among a model's arguments or outputs, by whichever name; None where there is none."""
     # Not by `get`: transformers warns of the old name, also where it was not found.
     names = values.keys()
     return next((values[name] for name in CACHE_NAMES if name in names and values[name] is not None), None)
 
 
-def with_cache(model: Any, arguments: Mapping[str, Any], cache: Any) -> dict[str, Any]:
+def with_cache(model: nn.Module, arguments: Mapping[str, object], cache: object) -> dict[str, object]:
     """A model's arguments by name, with this cache and no other."""
     return {name: value for name, value in arguments.items() if name not in CACHE_NAMES} | {cache_name(model): cache}
 
@@ -360,7 +366,7 @@ def states_of(layer: object) -> list[Tensor]:
     return [x for x in values if x is not None]
 
 
-def processor_class(config: Any, without: str = "") -> Any:
+def processor_class(config: object, without: str = "") -> Any:
     """The class that makes inputs of text and pictures for a model's config; where asked, without one of its parts."""
     cls: Any = __getattr__("PROCESSOR_MAPPING")[type(config)]
     return _processor_without(cls, without) if without in cls.get_attributes() else cls
@@ -390,7 +396,7 @@ def seen_since(model_type: str) -> str:
 # -------------------------------------------------------------------------------------------- what others put on them
 
 
-def offloading_hook(module: nn.Module) -> Any:
+def offloading_hook(module: nn.Module) -> object:
     """accelerate's hook of a module that it offloads, or several in one; None where there is none."""
     return getattr(module, "_hf_hook", None)
 

@@ -19,11 +19,12 @@ from manyheads.base import Json, check_groups
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head, HeadSet, HeadsLike, layer_name, parse_heads
 
-__all__ = ["CROSS", "VISION", "Layers", "ModelSpec", "Site", "counted_layers", "layer_number"]
+__all__ = ["CROSS", "DECODER", "VISION", "Layers", "ModelSpec", "Site", "counted_layers", "layer_number"]
 
 T = TypeVar("T")
 
 MOST = 1 << 20  # layers, heads and their widths, as a file may claim them: heads are listed one by one
+DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 CROSS = "cross"  # the stack whose keys are other tokens than its queries
 VISION = "vision"  # the stack of the vision tower beside a language model that reads pictures among its tokens
 

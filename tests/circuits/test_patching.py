@@ -6,6 +6,7 @@ The oracle (`by_hooks`) shares no code with what it judges. All in float64, wher
 import json
 import random
 
+import numpy as np
 import pytest
 import torch
 from transformers import BertForMaskedLM
@@ -454,14 +455,26 @@ def test_all_paths_into_a_head_are_the_paths_one_by_one(fresh):
     assert len(told) > 1 and told[-1] == (len(heads), len(heads)) and len({one.value for one in got}) == len(got)
 
 
+def test_paths_of_a_model_that_shares_no_layers_are_the_same_and_a_first_layer_has_none(fresh, monkeypatch):
+    lm, clean, corrupted, metric, _ = made("gpt2", fresh)
+    shared = path_effects(lm, clean, corrupted, "L1H2", metric=metric)
+    assert path_effects(lm, clean, corrupted, "L0H2", metric=metric) == ()
+    monkeypatch.setattr("manyheads.edits.runner.blocks_of", lambda model, spec: ([], "of a test"))
+    alone = path_effects(lm, clean, corrupted, "L1H2", metric=metric)
+    assert len(alone) == len(shared) == 3 * 4 and [str(one.channel) for one in alone[:3]] == list("qkv")
+    for one, other in zip(alone, shared, strict=True):
+        assert np.abs(one.per_text - other.per_text).max() <= 1e-8 * max(1.0, abs(other.value))
+
+
 @pytest.mark.parametrize(("direction", "passes"), [("denoise", 2), ("noise", 3)])
 def test_kl_compares_both_runs_of_a_path_with_one_clean_run(direction, passes, fresh):
     lm, count = loaded("gpt2", draw(fresh)), []
     hook = lm.model.register_forward_pre_hook(lambda *_: count.append(1))
     got = path_effects(lm, CLEAN, CORRUPTED, "L1H2", ["L0H1", "L0"], ("v",), metric="kl", direction=direction)
     hook.remove()
-    # Of each pair: the two runs (and the clean one before them, where it is not the first), a hold, a path.
-    assert len(count) == 2 * (passes + 2) and got[0].clean == pytest.approx(0, abs=1e-6)
+    # Of each pair: the two runs (and the clean one before them, where it is not the first), a hold, a path; and once
+    # an expanded batch that is checked, beside a plain one.
+    assert len(count) == 2 * (passes + 2) + 2 and got[0].clean == pytest.approx(0, abs=1e-6)
     wanted = [logits_of(lm, text).log_softmax(-1) for text in (*CLEAN, *CORRUPTED)]
     kl = [float((one.exp() * (one - other)).sum()) for one, other in zip(wanted[:2], wanted[2:], strict=True)]
     # Logarithms of probabilities are rounded to some 5e-7 in float32.

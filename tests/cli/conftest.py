@@ -62,6 +62,27 @@ def assert_refused(ran: Ran, *parts: str) -> None:
         assert part in said[0], said[0]
 
 
+def raising(error: BaseException) -> Callable[..., None]:
+    """A function that takes whatever it is given and raises this."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def passes(minilm):
+    """The shapes of the ids in each forward pass of minilm."""
+    shapes = []
+    minilm.spec  # noqa: B018  a pass of its own, at the first use
+    hook = minilm.model.register_forward_pre_hook(
+        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    yield shapes
+    hook.remove()
+
+
 # --------------------------------------------------------------------------------------------- processes of their own
 
 

@@ -17,7 +17,7 @@ from manyheads.figures.picture import overlaid
 from manyheads.recording.media import grid_of
 from manyheads.texts import Sinks
 from manyheads.texts.tokens import Grid
-from tests.cli.conftest import assert_refused
+from tests.cli.conftest import TEXT, assert_refused
 from tests.models.tiny_media import (
     SIDE,
     saved,
@@ -33,8 +33,6 @@ from tests.models.tiny_media import (
 )
 from tests.models.tiny_media import spectra as spectra_of
 from tests.models.tiny_media import tiny_whisper as whisper_of
-
-TEXT = "Ada gave Grace the key, and Grace kept the key."
 
 
 def section(lines, title):
@@ -104,15 +102,11 @@ def test_its_numbers_are_those_of_measure(run, minilm):
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--plot", "head.png", "--leave-out-sinks")])
-def test_a_text_is_read_once(options, run, minilm):
+def test_a_text_is_read_once(options, run, passes):
     run("head", "L1H8", TEXT)  # labels are remembered from here on
-    shapes = []
-    hook = minilm.model.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
+    passes.clear()
     ran = run("head", "L1H8", TEXT, *options)
-    hook.remove()
-    assert ran.code == 0 and shapes == [(1, 14)], ran.err
+    assert ran.code == 0 and passes == [(1, 14)], ran.err
 
 
 def test_top_says_how_many_keys_are_shown(run):

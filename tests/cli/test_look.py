@@ -21,7 +21,7 @@ import pytest
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
 from manyheads.cli.look.ask_word import BAR
-from manyheads.cli.look.command import LookResult, _finding, beginning_of
+from manyheads.cli.look.command import LookResult, beginning_of, finding_lines
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
@@ -29,10 +29,10 @@ from manyheads.heads import Head
 from manyheads.inputs import read
 from manyheads.models import BUNDLED
 from manyheads.roles import label_page
-from manyheads.roles.words.label_words import column_figures
+from manyheads.roles.words import column_figures
 from manyheads.roles.words.role_table import letter_of
 from manyheads.statistics import DEFAULT, STATISTICS
-from tests.cli.conftest import TEXT, assert_refused
+from tests.cli.conftest import TEXT, assert_refused, raising
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 
@@ -189,7 +189,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, l
     roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
     everything = (replace(labels, roles=roles), SimpleNamespace(heads=names), (), (), {})
     looked = LookResult(None, ModelChoice("any"), Source("", "", ""), *everything)
-    lines = [line.plain for line in _finding(looked, stdout_console())]
+    lines = [line.plain for line in finding_lines(looked, stdout_console())]
     assert max(map(len, lines)) <= 100 and len(lines) <= most
     rows = [line for line in lines if re.match(r"L\d+ ", line)]
     assert len(rows) == min(layers, 16)
@@ -231,10 +231,7 @@ def test_a_narrow_terminal_loses_columns_not_lines(run, monkeypatch):
 
 
 def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monkeypatch):
-    def refuse(lm, **kwargs):
-        raise TextError("too long for it.")
-
-    monkeypatch.setattr("manyheads.roles.label_page", refuse)
+    monkeypatch.setattr("manyheads.roles.label_page", raising(TextError("too long for it.")))
     ran = run("look", TEXT, "--all")
     assert ran.code == 0 and len(rows_of(ran.lines)) == 72
     assert "none: this model cannot read the bundled texts: too long for it." in ran.out
@@ -317,16 +314,9 @@ def test_all_statistics_can_be_asked_for(run):
 
 
 @pytest.fixture
-def passes(minilm, labels, monkeypatch):
-    """The shapes of the ids in each forward pass of minilm, its labels being remembered, and no studio being served."""
-    shapes = []
-    minilm.spec  # noqa: B018  a pass of its own, at the first use
+def not_served(labels, monkeypatch):
+    """No studio is served; and the labels of minilm are remembered."""
     monkeypatch.setattr("manyheads.cli.look.command.open_studio", lambda talk, desk, view: desk.close())
-    hook = minilm.model.register_forward_pre_hook(
-        lambda _, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
-    )
-    yield shapes
-    hook.remove()
 
 
 FILES = ("--plot", "grid.png", "--html", "page.html", "--save", "table.csv")
@@ -346,13 +336,13 @@ FILES = ("--plot", "grid.png", "--html", "page.html", "--save", "table.csv")
         ("--from", "Grace#2"),
     ],
 )
-def test_a_text_is_read_once_whatever_is_asked_of_it(options, run, passes):
+def test_a_text_is_read_once_whatever_is_asked_of_it(options, run, not_served, passes):
     ran = run("look", TEXT, *options)
     assert ran.code == 0, ran.err
     assert passes == [(1, 14)]
 
 
-def test_each_window_of_a_long_text_is_read_once_too(run, passes, minilm, long_text, tmp_path):
+def test_each_window_of_a_long_text_is_read_once_too(run, not_served, passes, minilm, long_text, tmp_path):
     (tmp_path / "long.txt").write_text(long_text)
     windows = read(minilm, long_text).pieces
     assert len(windows) > 1
@@ -566,10 +556,7 @@ def test_a_file_that_is_no_text_is_refused(run, tmp_path):
 
 
 def test_a_place_that_cannot_be_written_is_known_before_the_work(run, monkeypatch, tmp_path):
-    def refuse(**kwargs):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("tempfile.TemporaryFile", raising(PermissionError(13, "Permission denied")))
     monkeypatch.setattr("manyheads.models.load", lambda *_, **__: pytest.fail("loaded first"))
     assert_refused(run("look", "x", "--save", "t.csv"), "--save t.csv cannot be written: Permission denied.")
     (tmp_path / "t.png").mkdir()

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -16,12 +15,12 @@ from manyheads.cli.arguments import ModelChoice
 from manyheads.cli.roles.command import page, ranking, write_report
 from manyheads.corpora import page_texts
 from manyheads.errors import FileAccessError, StatisticError
-from manyheads.roles import RULES, failing
+from manyheads.roles import RULES, PageLabels, failing
 from manyheads.roles.labels import evidence_of
 from manyheads.roles.probes import all as probing
 from manyheads.roles.results import Example
 from manyheads.roles.rules import ASKED, SINK_RULE, syntax_rules
-from manyheads.roles.words.label_words import example_head
+from manyheads.texts import Sinks
 from tests.figures.pictures import HOSTILE
 from tests.figures.test_roles import claim_of, label_of, roles_of
 from tests.refusals import refuses
@@ -181,7 +180,7 @@ def test_the_surest_role_is_the_furthest_from_chance_wherever_roles_are_ranked()
     assert [claim.role for claim in found.of_head("L0H0")] == [mass.role, up.role]
     html = found._repr_html_()
     assert html.index("L0H1") < html.index("L0H0")
-    assert example_head(SimpleNamespace(roles=labels)) == labels[1].head
+    assert PageLabels(tuple(labels), {}, Sinks(), {}, 3, 7, "measured now").surest_head == labels[1].head
 
 
 def test_the_legend_explains_the_columns_that_are_there_and_no_others():

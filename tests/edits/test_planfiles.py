@@ -179,6 +179,16 @@ def test_a_full_disk_leaves_the_older_plan_and_its_tensors_as_they_were(fails, l
     assert open_plan(written).plans[0] == Plan(Ablate("L1H3", kind="mean"))
 
 
+def test_a_plan_saved_again_has_the_same_bytes(saved_plans, tmp_path):
+    """So a process that is killed between the two files leaves the plan that it saved again whole, as it was."""
+    plan = open_plan(saved_plans[PLAN] / "plan.json")
+    saved = set()
+    for _ in range(12):
+        plan.save(tmp_path / "plan.json")
+        saved.add(tuple((tmp_path / f"plan{ending}").read_bytes() for ending in (".json", ".safetensors")))
+    assert len(saved) == 1
+
+
 def test_what_is_wrong_with_a_plan_is_told_with_its_file_and_step(tmp_path):
     path = tmp_path / "plan.json"
     for text, kind, words in (

@@ -27,7 +27,7 @@ from manyheads.lab.training import Chart, Panel, save_chart
 from manyheads.lab.training.charts import Line
 from manyheads.measurement import pooled_maps
 from manyheads.roles import HeadRole
-from manyheads.roles.words.role_table import INK
+from manyheads.roles.words import INK
 from tests.figures.pictures import (
     EVIDENCE,
     HOSTILE,

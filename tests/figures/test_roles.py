@@ -21,8 +21,7 @@ from manyheads.roles.labels import Evidence
 from manyheads.roles.results import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_rules
-from manyheads.roles.words.claim_words import OWN_STYLE, percent, style_of, words_and_name
-from manyheads.roles.words.role_table import INK, REFERENCE_STYLE, ROLES, SYNTAX_STYLE
+from manyheads.roles.words import INK, LEGEND, percent, style_of, words_and_name
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Sums
 from manyheads.statistics.defined import syntax_statistics
@@ -244,18 +243,18 @@ def test_labels_have_colours():
     assert style_of("previous token", "previous_mass").name == "previous token"
     assert style_of("sink <s>", "sink_mass").name == "sink" and style_of("broad", "entropy").name == "broad"
     assert style_of("unlabelled", "det.to_governor") is UNLABELLED
-    assert style_of("det: dependent to governor", "det.to_governor") is SYNTAX_STYLE
-    assert style_of("pronoun to antecedent", "pronoun") is REFERENCE_STYLE
-    assert style_of("self made", "self made") is OWN_STYLE  # no role of ours, though it begins like one
+    assert style_of("det: dependent to governor", "det.to_governor").name == "syntax"
+    assert style_of("pronoun to antecedent", "pronoun").name == "reference"
+    assert style_of("self made", "self made").name == "your own"  # no role of ours, though it begins like one
 
 
 @pytest.mark.parametrize("eyes", SEEN_AS)
 def test_the_two_new_hues_are_told_apart_from_all_others(eyes):
-    styles = (*ROLES, UNLABELLED, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE)
-    seen = {style.name: oklab(linear(style.colour) @ np.transpose(SEEN_AS[eyes])) for style in styles}
+    colours = {style.name: style.colour for style in LEGEND}
+    seen = {name: oklab(linear(colour) @ np.transpose(SEEN_AS[eyes])) for name, colour in colours.items()}
     near = [(a, b) for a, b in itertools.combinations(seen, 2) if np.linalg.norm(seen[a] - seen[b]) < TOLD_APART]
     assert not near
-    assert min(contrast(style.colour, PAPER) for style in (SYNTAX_STYLE, REFERENCE_STYLE)) > 3
+    assert min(contrast(colours[name], PAPER) for name in ("syntax", "reference")) > 3
 
 
 # ---------------------------------------------------------------------------------------- why a claim does not hold

@@ -12,9 +12,9 @@ from PIL import Image
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError, RecordingError, ShapeError, TextError
-from manyheads.inputs import media
-from manyheads.inputs.media import look, picture_of, sounds_of
-from manyheads.inputs.vision_language import shown_in_text
+from manyheads.inputs.media import picture_of, shown, sounds_of
+from manyheads.inputs.media.pictures_and_sounds import settled
+from manyheads.inputs.media.positions import look
 from manyheads.models.describe import PICTURES as OF_PICTURES
 from manyheads.models.describe import SOUNDS, TEXT, sense_of
 from manyheads.recording.media import frames_of, grid_of
@@ -235,10 +235,10 @@ def test_windows_have_no_grid_and_weights_all_the_same(seeing, fresh):
 
 def test_a_later_layer_with_other_positions_takes_the_grid_away(seeing, fresh):
     rec = mh.record(seeing("vit"), mh.Inputs(image=some_picture(fresh)))
-    assert media.settled(rec) is rec
+    assert settled(rec) is rec
     layer = rec.layers[1]
     fewer = replace(layer, q=layer.q[:, :, :4], lse=layer.lse[:, :, :4])
-    less = media.settled(type(rec)({"": [rec.layers[0], fewer]}, rec.tokens, rec.provenance))
+    less = settled(type(rec)({"": [rec.layers[0], fewer]}, rec.tokens, rec.provenance))
     refuses(RecordingError, r"layers\.1\.attention has 4 positions, the first layer 16", grid_of, less)
 
 
@@ -286,7 +286,7 @@ def test_a_picture_is_turned_upright_as_the_camera_says(fresh, tmp_path):
 def test_the_picture_that_is_shown_is_what_the_model_reads(seeing, fresh):
     for name in ("vit", "clip"):
         lm, picture = seeing(name), some_picture(fresh)
-        seen = media.shown(lm, picture)
+        seen = shown(lm, picture)
         want = pixels(lm, [picture])[0]
         mean, std = (torch.tensor(getattr(lm.processor, each))[:, None, None] for each in ("image_mean", "image_std"))
         got = (torch.from_numpy(seen).permute(2, 0, 1) / 255 - mean) / std
@@ -494,7 +494,7 @@ def test_a_changed_patch_changes_the_token_at_its_row_and_column(name, reading, 
     picture = some_picture(fresh, height, width)
     before = mh.record(lm, mh.Inputs(QUESTION, image=picture))
     image = before.images[0]
-    assert image.size == (height, width) and np.abs(shown_in_text(lm, picture, image.size) - picture * 1.0).max() <= 1
+    assert image.size == (height, width) and np.abs(shown(lm, picture, image.size) - picture * 1.0).max() <= 1
     for row, column in ((0, 0), (1, image.columns - 1), (image.rows - 1, 1)):
         changed = picture.copy()
         changed[image.grid.pixels(row, column)] ^= 0xFF

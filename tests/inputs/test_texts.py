@@ -17,11 +17,11 @@ from transformers import (
 
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError, RecordingError, TextError
-from manyheads.inputs import generation, read
+from manyheads.inputs import generation, read, tokenised
 from manyheads.inputs.pieces import documents_of
-from manyheads.inputs.reading import CPU_PASS, most_padding
 from manyheads.measurement import measure_call
-from manyheads.texts import Words, text_seed
+from manyheads.models.loading.load import CPU_PASS
+from manyheads.texts import Document, Gold, Words, text_seed
 from manyheads.texts.tokens import Stretch
 from tests.models import tiny
 from tests.models.eager import draw, eager_maps, implementation, tiny_lm
@@ -512,7 +512,7 @@ def test_on_a_cpu_a_text_joins_a_batch_where_it_pads_less_than_a_pass_costs_and_
     lm = tiny_lm("llama", fresh)
     reading = read(lm, [" ".join(["word"] * count) for count in words])
     lengths = [len(piece.ids) for piece in reading.pieces]
-    assert most_padding(lm) == CPU_PASS
+    assert lm.most_padding == CPU_PASS
     for anywhere in (False, True):
         groups = (reading if anywhere else replace(reading, most_padding=CPU_PASS)).groups(300)
         assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
@@ -524,3 +524,35 @@ def test_on_a_cpu_a_text_joins_a_batch_where_it_pads_less_than_a_pass_costs_and_
             assert all(count * (group[count] - group[count - 1]) <= limit for count in range(1, len(group)))
             joins = len(group) * (following[0] - group[-1]) <= limit
             assert not joins or (len(group) + 1) * following[0] > 300  # it would have been the batch's next
+
+
+def test_text_that_cannot_be_read_leaves_its_reason_in_its_place(loaded, monkeypatch):
+    lm = loaded("wordpiece", max_position_embeddings=9)
+    texts = {3: "The cat", 5: "The cat sit " * 7, 8: "dogs", 13: "They see"}
+    documents = {number: Document(text, gold=Gold(())) for number, text in texts.items()}
+    first, long, third, last = tokenised(lm, documents, "whole")
+    assert [piece.source for (piece,) in (first, third, last)] == [3, 8, 13] and first[0].gold is documents[3].gold
+    assert isinstance(long, TextError) and "the text has 23 tokens" in str(long)
+    windows = [*tokenised(lm, documents, "windows")][1]
+    assert len(windows) > 2 and all(piece.is_cut and piece.gold is None for piece in windows)
+    assert not any(piece.is_cut for piece in first)
+    real = type(lm.tokenizer).__call__
+
+    def broken(self, text=None, **options):
+        if "dogs" in text:
+            raise OverflowError("no dogs")
+        return real(self, text, **options)
+
+    monkeypatch.setattr(type(lm.tokenizer), "__call__", broken)
+    *readable, no_dogs, last = tokenised(lm, documents, "truncate")
+    assert isinstance(no_dogs, OverflowError) and [piece.source for (piece,) in (*readable, last)] == [3, 5, 13]
+    # The first text that cannot be read is the one that is named.
+    with pytest.raises(TextError, match="text 1 has 23 tokens"):
+        read(lm, mh.Inputs([*texts.values()], long="whole"))
+
+
+def test_models_own_generate_writes_also_where_it_stands_in_one_model_alone(writer):
+    lm, calls = writer("llama"), []
+    own = lm.model.generate
+    lm.model.generate = lambda *args, **options: calls.append(options["input_ids"].shape) or own(*args, **options)
+    assert mh.record(lm, PROMPTS[0], generate=3).tokens.longest == calls[0][1] + 3

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 import manyheads as mh
-from manyheads.measurement import chunks, store
+from manyheads.measurement.corpus_run import chunks, store
 from manyheads.statistics import PerText, Statistic
 from tests.models.tiny import WORDS, tiny_bert, tiny_tokenizer
 

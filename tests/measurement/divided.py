@@ -26,7 +26,7 @@ from manyheads.corpora import corpus_of
 from manyheads.errors import ManyHeadsError
 from manyheads.machine import ALONE
 from manyheads.measurement import measure_call
-from manyheads.recording import gathered
+from manyheads.recording.recording import gathered
 from manyheads.roles.probes import copying_scores, probe_repeats
 from manyheads.statistics import HeadTable
 from tests.models.tiny import VOCAB_SIZE, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_mistral, tiny_tokenizer

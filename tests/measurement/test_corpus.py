@@ -23,9 +23,9 @@ import manyheads as mh
 from manyheads.corpora import Corpus, Failure, Failures, as_corpus, corpus_of, is_about_texts, open_corpus
 from manyheads.corpora.corpus import NAMED
 from manyheads.errors import FileAccessError, GuardError, StatisticError, TextError
-from manyheads.measurement import chunks, merged_sums, require_whole, store
-from manyheads.measurement import chunks as surveys
-from manyheads.measurement import corpus_run as workers
+from manyheads.measurement.corpus_run import chunks, merged_sums, require_whole, store
+from manyheads.measurement.corpus_run import chunks as surveys
+from manyheads.measurement.corpus_run import run as workers
 from manyheads.roles import role_sums, roles_of
 from manyheads.statistics import PerText, Statistic
 from manyheads.statistics.defined import class_mass

@@ -18,10 +18,10 @@ import manyheads as mh
 from manyheads.base import parts_folder
 from manyheads.corpora import Corpus, corpus_of
 from manyheads.errors import FileAccessError, StatisticError, TextError
-from manyheads.measurement import chunks as inputs
-from manyheads.measurement import corpus_run as workers
-from manyheads.measurement import store
-from manyheads.measurement.store import RunFolder
+from manyheads.measurement.corpus_run import chunks as inputs
+from manyheads.measurement.corpus_run import run as workers
+from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.store import RunFolder
 from manyheads.recording.file import safetensors_io
 from manyheads.recording.file.safetensors_io import write_tensors
 from manyheads.statistics.defined import class_mass
@@ -171,7 +171,7 @@ def test_only_the_batch_in_hand_is_measured_again(lm, tmp_path, monkeypatch):
 def test_a_chunk_that_is_done_is_not_even_tokenised(lm, tmp_path, monkeypatch):
     texts = some_texts(4 * CHUNK)
     with monkeypatch.context() as patch:
-        patch.setattr("manyheads.measurement.chunks.SURVEY_TOKENS", 10)
+        patch.setattr("manyheads.measurement.corpus_run.chunks.SURVEY_TOKENS", 10)
         patch.setattr(inputs, "SURVEY_TOKENS", 1)
         with monkeypatch.context() as inner:
             stopping_after(9, inner)
@@ -220,7 +220,7 @@ def test_a_finished_run_is_read_back_at_once_and_says_so(lm, tmp_path, monkeypat
 
 
 def test_statistics_made_from_the_survey_are_made_of_the_same_head_again(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr("manyheads.measurement.chunks.SURVEY_TOKENS", 60)
+    monkeypatch.setattr("manyheads.measurement.corpus_run.chunks.SURVEY_TOKENS", 60)
     texts, seen = some_texts(3 * CHUNK), []
 
     def wanted(survey):

@@ -6,7 +6,8 @@ import torch
 
 import manyheads as mh
 from manyheads.errors import ModelError, RecordingError
-from manyheads.inputs import groups_of, read
+from manyheads.inputs import read
+from manyheads.inputs.reading import groups_of
 from manyheads.measurement import MapPooling, SampleLink, pooled_maps, study
 from manyheads.recording import telling_link
 from tests.models.eager import draw

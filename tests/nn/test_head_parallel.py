@@ -23,7 +23,7 @@ import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.nn import HeadParallel, KVCache, MultiHeadAttention, RelativeBias, Rope, dump_state, load_state
 from manyheads.nn.state_dicts import plain_state
-from manyheads.recording import gathered
+from manyheads.recording.recording import gathered
 from tests.nn.layer_oracle import stirred
 from tests.refusals import refuses
 

@@ -18,10 +18,10 @@ import manyheads as mh
 from manyheads.attention import Mask
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.measurement import measure_call
-from manyheads.recording import Recording, gathered, record_tensors
+from manyheads.recording import Recording, record_tensors
 from manyheads.recording.exact_map import Entropy, Received
 from manyheads.recording.layer import together
-from manyheads.recording.recording import heads_together
+from manyheads.recording.recording import gathered, heads_together
 from manyheads.texts import Sinks, Tokens
 from tests.models.eager import GUARDED, draw, implementation
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_gemma2, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer

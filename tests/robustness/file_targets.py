@@ -23,7 +23,7 @@ from manyheads.edits import open_plan
 from manyheads.inputs.media import picture_of, sounds_of
 from manyheads.interventions.save import save as saving
 from manyheads.lab.training.checkpoints import read_state
-from manyheads.measurement import store
+from manyheads.measurement.corpus_run import store
 from manyheads.models import quietly
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.file.safetensors_io import metadata_sum

@@ -339,7 +339,7 @@ def test_a_folder_with_other_files_is_not_gone_on_with(tmp_path):
 
 
 def test_questions_are_known_before_the_long_reading(minilm, monkeypatch):
-    monkeypatch.setattr("manyheads.measurement.corpus_run.Worker.measure", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("manyheads.measurement.corpus_run.run.Worker.measure", lambda *_: pytest.fail("read"))
 
     def refuse(questions):
         assert {"previous token", "mine"} <= questions.keys()
@@ -347,3 +347,28 @@ def test_questions_are_known_before_the_long_reading(minilm, monkeypatch):
 
     with pytest.raises(StatisticError, match="nobody asks that"):
         mh.find_roles(minilm, ["a cat sat"], patterns={"mine": len}, on_questions=refuse)
+
+
+def test_interval_of_a_share_of_the_evenest_is_that_of_texts_drawn_again(rng):
+    """Of texts of 5 to 300 tokens: nats grow with a text's length, and the share of the evenest does not."""
+    sizes = rng.integers(5, 300, TEXTS)
+    even = np.log(sizes)[:, None] * sizes[:, None] * np.ones(HEADS)
+    nats = even * np.clip(rng.normal(0.9, 0.03, (TEXTS, HEADS)), 0, 1)
+    seeds = [text_seed(f"{rng.integers(1 << 60)} {text}") for text in range(TEXTS)]
+    num = torch.from_numpy(np.stack([nats, even], -1))
+    den = torch.from_numpy(np.broadcast_to(sizes[:, None, None], num.shape).astype(float))
+    sums = Sums.of(num, den, seeds, int(sizes.sum()))
+    table = HeadTable((site(HEADS),), (statistic("nats"), statistic("even")), sums, Sinks(), {"model": "made"})
+    half = Half(table, 1)
+    low, high = half.ratio_interval("nats", "even")
+    ours = [text for text, seed in enumerate(seeds) if seed % 2 == 1]
+    if not np.allclose(half.value("nats"), nats[ours].sum(0) / sizes[ours].sum()):
+        ours = [text for text in range(TEXTS) if text not in ours]
+    drawn = rng.choice(ours, (2_000, len(ours)))
+    shares = nats[drawn].sum(1) / even[drawn].sum(1)
+    assert np.allclose(half.value("nats") / half.value("even"), nats[ours].sum(0) / even[ours].sum(0))
+    width = np.diff(np.quantile(shares, [0.025, 0.975], 0), axis=0)[0]
+    assert np.allclose(high - low, width, rtol=0.35)  # of 100 replicates the spread is known to a seventh
+    assert (high <= 1).all()
+    wide = table.interval("nats", 1)[1] - table.interval("nats", 1)[0]
+    assert (wide / half.value("even") > 3 * (high - low)).all()

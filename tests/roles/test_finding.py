@@ -19,8 +19,8 @@ from manyheads.corpora import gold_corpus, open_corpus, page_texts
 from manyheads.corpora.sources import own_corpus
 from manyheads.errors import HeadError, StatisticError
 from manyheads.inputs import read
-from manyheads.measurement import chunks as inputs
 from manyheads.measurement import measure
+from manyheads.measurement.corpus_run import chunks as inputs
 from manyheads.roles import MIN_QUERIES, RULES, SINK_RULE, HeadRole, Roles
 from manyheads.roles import find as finding
 from manyheads.roles import labels as page

@@ -9,7 +9,7 @@ from scipy.ndimage import label
 
 import manyheads as mh
 from manyheads.errors import StatisticError
-from manyheads.inputs.vision_language import pictures_in_text
+from manyheads.inputs.media.vision_language import pictures_in_text
 from manyheads.measurement.of_a_recording import measure_recording
 from manyheads.measurement.sinks import judge
 from manyheads.recording import record_tensors

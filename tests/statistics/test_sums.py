@@ -16,7 +16,7 @@ import manyheads as mh
 from manyheads.attention import Mask, Rule
 from manyheads.errors import StatisticError
 from manyheads.inputs import read
-from manyheads.inputs.reading import groups_of, most_padding
+from manyheads.inputs.reading import groups_of
 from manyheads.measurement import loop, measure
 from manyheads.measurement import sinks as sinks_module
 from manyheads.measurement.loop import find_sinks
@@ -554,7 +554,7 @@ def test_each_text_is_read_once_also_where_sinks_are_looked_for(statistics, fres
     lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
     texts = [written_text(fresh, 7 + n % 23) for n in range(110)]
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))
-    reading = replace(read(lm, texts), most_padding=most_padding(lm))
+    reading = replace(read(lm, texts), most_padding=lm.most_padding)
     assert len(shapes) == len(reading.groups()) and sum(count for count, _ in shapes) == len(texts)
     monkeypatch.setattr(loop, "KEPT_NUMBERS", 1)  # too little: then once more, those that are probed
     shapes = shapes_read(lm, lambda: mh.measure(lm, texts, statistics))

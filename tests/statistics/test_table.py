@@ -16,7 +16,7 @@ from scipy.stats import t as student
 import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.measurement import measure_call
+from manyheads.measurement import measure_call, measure_recording
 from manyheads.roles.claims import REPORT, Half
 from manyheads.spec import Site
 from manyheads.statistics import DEFAULT, STATISTICS, HeadTable, Statistic, Sums, mean_interval
@@ -647,3 +647,29 @@ def test_a_table_says_why_there_is_no_interval(rng):
     assert "(one text has 84% of them)" in table(30, [150.0] + [1.0] * 29).no_interval("entropy", "L0H0")
     empty = replace(few, sums=Sums.empty(1, 3))
     assert empty.no_interval("entropy", "L0H0") == "no text has a case of it"
+
+
+class Halved(torch.nn.Module):
+    """Attends among a text's tokens, then among every second one of them."""
+
+    def __init__(self, num_tokens):
+        super().__init__()
+        self.embed = torch.nn.Embedding(num_tokens, 8)
+        self.layers = torch.nn.ModuleList(torch.nn.MultiheadAttention(8, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.embed(input_ids)
+        x = (x + self.layers[0](x, x, x, need_weights=False)[0])[:, ::2]
+        return x + self.layers[1](x, x, x, need_weights=False)[0]
+
+
+def test_words_of_a_layer_whose_positions_are_no_tokens_are_refused_by_name(texts):
+    lm = mh.load(Halved(len(tiny_tokenizer())).eval(), tokenizer=tiny_tokenizer())
+    recording = mh.record(lm, texts[:1])
+    message = r"duplicate_mass is about a text's words, and L1 \(layers.1\) attends among \d+ positions that are not"
+    refuses(StatisticError, message, mh.measure, lm, texts[:1], ["entropy", "duplicate_mass"])
+    refuses(StatisticError, message, measure_recording, recording, ["duplicate_mass"])
+    refuses(StatisticError, r"are about a text's words, and L1 \(layers.1\)", mh.measure, lm, texts)
+    refuses(StatisticError, "statistics of copies .* compare tokens", mh.measure, lm, texts, "duplicate_unsunk_mass")
+    for table in (mh.measure(lm, texts[:1], ["entropy", "sink_mass"]), measure_recording(recording, ["entropy"])):
+        assert np.isfinite(table["entropy"]).all() and len(table.sites) == 2

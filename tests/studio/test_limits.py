@@ -18,6 +18,7 @@ from manyheads.studio.problems import WRITTEN, misfit_of
 from manyheads.studio.server.app import openapi_text
 from manyheads.studio.server.serve import MAX_BODY, Guard
 from manyheads.studio.views import tiles
+from tests.cli.conftest import raising
 from tests.studio.serving import TEXT
 
 # --------------------------------------------------------------------------------------------------------- who may ask
@@ -224,10 +225,7 @@ def test_too_much_at_once_is_said_and_taken_up_again_later(studio):
 
 
 def test_a_fault_of_ours_is_a_500_with_words_and_the_server_goes_on(studio, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("the flux is reversed")
-
-    monkeypatch.setattr(studio.desk, "info", fail)
+    monkeypatch.setattr(studio.desk, "info", raising(RuntimeError("the flux is reversed")))
     rec = studio.get(f"/api/recordings/{'ab' * 5}")
     assert rec.status in (404, 500)
     job = studio.job("/api/recordings", {"model": "minilm", "text": TEXT})

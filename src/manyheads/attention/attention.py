@@ -124,14 +124,24 @@ def attend(
 ) -> Attended:
     """Scaled dot-product attention and each row's log-sum-exp.
 
-    `mask` defaults to every row seeing every key; `scale` to `1 / sqrt(d)`. `h` must be a multiple of `g`: query
-    head i reads key/value head `i // (h / g)`. The lse covers the whole denominator, sinks included. A row that sees
-    nothing has output 0 and lse -inf (with a sink: lse = sink). Empty axes give empty or zero results.
+    - `q`: the queries, after rotation and norms. `h` is a multiple of `g`: head i reads key head `i // (h / g)`.
+    - `k`: the keys, likewise; of the dtype and on the device of q.
+    - `v`: the values, likewise; their width may be another than that of the keys.
+    - `mask`: which keys each row sees; without it every row sees every key.
+    - `scale`: of the products of q and k, `1 / sqrt(d)` by default.
+    - `softcap`: squeezes scores into (-softcap, softcap).
+    - `sinks`: a logit for each query head, which is in the denominator alone.
+    - `bias`: added to the scores, after the softcap.
+    - `backend`: "fused", "tiles", or "auto", which takes the fused kernel where it serves the call.
+
+    The lse covers the whole denominator, sinks included. A row that sees nothing has output 0 and lse -inf (with a
+    sink: lse = sink). Empty axes give empty or zero results.
 
     Cost: O(q * k * d) time, O(q * f) memory. No gradient of lse. Errors: ShapeError.
     Source: Dao 2023, FlashAttention-2. Oracle: `reference.attend`.
     """
-    check_attention(q, k, v, mask, softcap, sinks, bias, backend)
+    one_of("backend", backend, BACKENDS, ShapeError, "is not a backend")
+    check_attention(q, k, v, mask, softcap, sinks, bias)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
     mask = Mask.full(q.shape[2], k.shape[2]) if mask is None else mask
     plan, why_not = (None, "asked for by name") if backend == "tiles" else _fused_plan(q, k, v, mask, rule)
@@ -150,7 +160,7 @@ def log_sum_exp(
 
     Cost: that of `attend`; where no fused kernel serves the call, without its product with the values.
     """
-    check_attention(q, k, k, mask, rule.softcap, rule.sinks, rule.bias, "auto")
+    check_attention(q, k, k, mask, rule.softcap, rule.sinks, rule.bias)
     # A fused kernel reads values whatever one wants of it; the keys are as good as any, and lie there already.
     plan, why_not = _fused_plan(q, k, k, mask, rule)
     if plan is not None:
@@ -166,11 +176,9 @@ def check_attention(
     softcap: float | None,
     sinks: Tensor | None,
     bias: Tensor | None,
-    backend: str,
 ) -> None:
     """Errors: ShapeError for arguments of `attend` that do not fit each other."""
     # Torch would broadcast what does not fit, or fail in a block of rows far from the argument that is wrong.
-    one_of("backend", backend, BACKENDS, ShapeError, "is not a backend")
     for name, tensor in {"q": q, "k": k, "v": v}.items():
         if not isinstance(tensor, Tensor):
             raise ShapeError(

@@ -113,22 +113,27 @@ def max_logits(
 ) -> Float[Tensor, "b h"] | MaxLogitBounds:
     """The largest logit of each text and head, as the softmax sees it: scaled, capped, biased, over visible keys.
 
+    - `q`: as it was multiplied, after rotation and norms.
+    - `k`: likewise; groups of query heads may share a head of keys.
+    - `lse`: what the attention call returned, natural log, sinks included: `attend(...).lse`, or that of any kernel.
+      An lse of other scores gives a wrong maximum; where in doubt, give `attend`'s.
+    - `mask`: which keys each row sees, as in `attend`; all by default.
+    - `scale`: of the products, `1 / sqrt(d)` by default.
+    - `softcap`: as in `attend`.
+    - `sinks`: as in `attend`; they are in the lse, and are no score.
+    - `bias`: as in `attend`.
+    - `bound`: read no score, and return `(lower, upper)`: `max over rows of (lse - ln(visible keys))` and
+      `max over rows of lse`, sinks taken off, the margin added; the maximum lies between them always.
+
     `[b h]`, float32 (float64 for float64), -inf where a head sees nothing, without a gradient. Exact up to the rounding
     of that dtype, although few rows are read: rows are taken by falling lse until the next one's is at most the best
     score so far, less a margin for 16-bit kernels (this module's docstring derives it).
-
-    `lse` is what the attention call returned, natural log, sinks included: `attend(...).lse`, or that of any kernel.
-    An lse of other scores gives a wrong maximum; where in doubt, give `attend`'s. `mask`, `scale`, `softcap`, `sinks`
-    and `bias` mean what they mean there.
-
-    `bound=True` reads no score and returns `(lower, upper)`: `max over rows of (lse - ln(visible keys))` and
-    `max over rows of lse`, sinks taken off, the margin added; the maximum lies between them always.
 
     Cost: O(b * h * r * k * d) time for r rows read (few where a head is sharp, all where its weights are even, then
     only over the cells that rows see), O(block) memory, one question to the device a block; for bounds
     O((q + k) * d). Errors: ShapeError.
     """
-    check_attention(q, k, k, mask, softcap, sinks, bias, "auto")
+    check_attention(q, k, k, mask, softcap, sinks, bias)
     rule = Rule(max(q.shape[-1], 1) ** -0.5 if scale is None else scale, softcap, sinks, bias)
     mask = Mask.full(q.shape[2], k.shape[2]) if mask is None else mask
     if bound:
@@ -151,16 +156,22 @@ def largest_scores(
 ) -> LargestScores:
     """The largest finished score of each text and head, and the largest before softcap and bias (`max_logits`).
 
+    - `q`: as in `max_logits`.
+    - `k`: as in `max_logits`.
+    - `lse`: as in `max_logits`.
+    - `mask`: which keys each row sees.
+    - `rule`: scale, softcap, sinks and bias.
+    - `rows`: read no more than so many rows of each text, evenly spread, its last row among them: lower bounds.
+    - `uncapped`: whether the largest before softcap and bias is wanted; if not, it is None where it would cost
+      anything.
+    - `weights`: each row's largest weight, of the same lse, where a pass over the map has computed it in q's dtype
+      (float32 at least): then few rows are read of even heads, too.
+
     Without softcap and bias the two are one. A softcap is monotone, but far above it all scores round to the cap, and
     the lse no longer tells which is largest: `uncapped` then reads on until no row's norms allow more. With a bias the
-    lse says nothing of it, and all rows are read. `uncapped=False`: not wanted; None if it would cost anything.
-    `rows`: read no more than so many rows of each text, evenly spread, its last row among them: lower bounds.
-    `weights`: each row's largest weight, of the same lse, where a pass over the map has computed it in q's dtype
-    (float32 at least): then few rows are read of even heads, too.
-
-    Errors: ShapeError.
+    lse says nothing of it, and all rows are read. Errors: ShapeError.
     """
-    check_attention(q, k, k, mask, rule.softcap, rule.sinks, rule.bias, "auto")
+    check_attention(q, k, k, mask, rule.softcap, rule.sinks, rule.bias)
     if rows is not None and rows < 1:
         raise ShapeError(f"{rows=} are no rows to read: give 1 or more, or None for the exact maximum.")
     return _Search(q, k, lse, mask, rule, uncapped, weights).largest(rows)

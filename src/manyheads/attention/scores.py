@@ -83,7 +83,7 @@ class _Exact:
 
     lock = threading.Lock()
     inside = 0
-    before: Any = "none"
+    before: bool | str = "none"
 
 
 @contextmanager

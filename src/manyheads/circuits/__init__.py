@@ -1,5 +1,7 @@
 """Circuits: what a head writes, what it reads from, and which heads work together."""
 
+# pyright: basic
+# lazy_loader has no types; what the package offers is typed by the stub beside this file.
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,6 +17,8 @@ Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits"
 Wang et al. 2022, section 3.1 (direct effects of heads on a logit difference).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnnecessaryComparison=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -33,13 +35,14 @@ from torch import Tensor
 
 from manyheads.attention import exact_arithmetic
 from manyheads.base import Json, brief, html_table, plural
+from manyheads.circuits.pairs import AnswersLike
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
-from manyheads.edits import require_loaded
+from manyheads.edits import exact, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
-from manyheads.models import LoadedModel
+from manyheads.models import LoadedModel, text_config_of
 from manyheads.models.taps import TOLERANCE
 from manyheads.models.weights import weight_by_head
 from manyheads.recording import Layer, write_frame
@@ -52,9 +55,6 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
 
 EXACT = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 4e-2}
 """How far the sum may be from the model's own logit, as a share of what the rows add up without signs (1 at least)."""
-
-Answer = str | int
-Answers = Answer | tuple[Answer, Answer] | Sequence[Answer | tuple[Answer, Answer]]
 
 
 class KeyShare(NamedTuple):
@@ -214,7 +214,7 @@ class Attribution:
 def logit_attribution(
     lm: LoadedModel,
     texts: InputsLike,
-    answers: Answers,
+    answers: AnswersLike,
     position: int | Sequence[int] = -1,
     *,
     first_token: bool = False,
@@ -222,11 +222,14 @@ def logit_attribution(
 ) -> Attribution:
     """What each component adds to the logit of an answer, or to the difference of two, at a position of each text.
 
-    `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
-    tuple) means the first's logit less the second's; a list has one of either for each text. `first_token` takes the
-    first token of an answer that has several. `position`: of the token whose prediction is read, one for all texts or
-    one for each, from the end where negative, special tokens included; of an encoder-decoder, among what the decoder
-    reads. `keys=False` keeps no split by key (`Attribution.by_key`), which takes 16 bytes for each head, text and key.
+    - `lm`: a loaded model.
+    - `texts`: what is read; no windows are made of a long text.
+    - `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
+      tuple) means the first's logit less the second's; a list has one of either for each text.
+    - `position`: of the token whose prediction is read, one for all texts or one for each, from the end where negative,
+      special tokens included; of an encoder-decoder, among what the decoder reads.
+    - `first_token`: read the first token of an answer that has several.
+    - `keys`: whether to keep the split by key (`Attribution.by_key`), 16 bytes for each head, text and key.
 
     Cost: one forward pass with the logits, a backward pass along the residual stream alone, q, k, v and the results of
     every layer of one batch in memory. Errors: TextError for answers or positions that cannot be, texts longer than the
@@ -273,7 +276,7 @@ def logit_attribution(
     )
 
 
-def _answers(lm: LoadedModel, answers: Answers, count: int, first: bool) -> list[tuple[int, int | None]]:
+def _answers(lm: LoadedModel, answers: AnswersLike, count: int, first: bool) -> list[tuple[int, int | None]]:
     """Each text's token, and the one that it is compared with. Errors: TextError."""
     listed_answers = list(answers) if isinstance(answers, list) else [answers] * count
     if len(listed_answers) != count:
@@ -283,7 +286,7 @@ def _answers(lm: LoadedModel, answers: Answers, count: int, first: bool) -> list
         )
     size = lm.spec.vocab_size
 
-    def token(answer: Any) -> int:
+    def token(answer: object) -> int:
         if isinstance(answer, bool) or not isinstance(answer, int | str):
             raise TextError(
                 f"answer {answer!r} is a {type(answer).__name__}: give a word, a token's id, or a pair of them."
@@ -342,7 +345,7 @@ def _one_batch(
         )
     with torch.enable_grad(), exact_arithmetic():
         rows, place_index = (torch.tensor(index, device=logits.device) for index in (range(len(answers)), chosen))
-        own_logits = _exact(logits[rows, place_index].detach())
+        own_logits = exact(logits[rows, place_index].detach())
         vector, factor, how = _vector(lm, stream, logits, rows, place_index, own_logits)
         target, capped = _difference(vector * factor, answers), _difference(own_logits, answers)
         require_linear(vector, stream.entries, lm.name)
@@ -352,12 +355,12 @@ def _one_batch(
     values = _rows(reached, rows, place_index)
     rounding = torch.stack(stream.rounding).sum(0) if stream.rounding else None
     if rounding is not None and bool((rounding != 0).any()):
-        values["norm rounding"] = "bias", _exact(rounding)
+        values["norm rounding"] = "bias", exact(rounding)
     bias = getattr(stream.head, "bias", None)
     if isinstance(bias, Tensor) and stream.read_by_head is not None:
         values["unembedding bias"] = (
             "bias",
-            factor * _difference(_exact(bias.detach()).expand(len(answers), -1), answers),
+            factor * _difference(exact(bias.detach()).expand(len(answers), -1), answers),
         )
     total = torch.stack([value for _, value in values.values()])
     logit = target.detach() if "cap" in how else capped
@@ -388,10 +391,6 @@ def _one_batch(
     ]
 
 
-def _exact(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
 def _difference(logits: Tensor, answers: list[tuple[int, int | None]]) -> Tensor:
     """Each text's answer, less the other where there is one."""
     rows = range(len(answers))
@@ -411,12 +410,10 @@ def _vector(
     as dear as the logits. Errors: ModelError where what follows it is no factor and no cap.
     """
     if stream.head is None or stream.read_by_head is None:
-        return _exact(logits[rows, place_index]), 1.0, "the model's own logit"
-    raw = _exact(stream.head(stream.read_by_head[rows, place_index]))
+        return exact(logits[rows, place_index]), 1.0, "the model's own logit"
+    raw = exact(stream.head(stream.read_by_head[rows, place_index]))
     before = raw.detach()
-    config: Any = getattr(lm.model, "config", None)
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
-    cap = getattr(config, "final_logit_softcapping", None)
+    cap = getattr(text_config_of(lm.model), "final_logit_softcapping", None)
     tolerance = 100 * EXACT[logits.dtype] * float(own_logits.abs().amax().clamp_min(1))
     if cap is not None and bool((cap * (before / cap).tanh() - own_logits).abs().amax() <= tolerance):
         return raw, 1.0, f"the logit before the model's cap of {cap:g}, which acts on the sum"
@@ -448,7 +445,7 @@ def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor
         return name if number == 1 else f"{name} #{number}"
 
     for entry, gradient in reached:
-        g = _exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
+        g = exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
         if entry.kind != "heads":
             value = (
                 entry.value
@@ -456,18 +453,18 @@ def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor
                 else entry.value.reshape(len(rows), -1, g.shape[-1])[rows, place_index]
             )
             name = numbered(single.get(entry.name, entry.name))
-            values[name] = entry.kind, (_exact(value) * g).sum(-1)
+            values[name] = entry.kind, (exact(value) * g).sum(-1)
             continue
         assert entry.call is not None and entry.module is not None
         site = entry.call.site
-        weight = _exact(weight_by_head(entry.module, site.num_heads, site.v_dim))
-        out = _exact(entry.value[rows, place_index]).reshape(len(rows), site.num_heads, site.v_dim)
+        weight = exact(weight_by_head(entry.module, site.num_heads, site.v_dim))
+        out = exact(entry.value[rows, place_index]).reshape(len(rows), site.num_heads, site.v_dim)
         by_head = torch.einsum("bhf,hfm,bm->hb", out, weight, g)
         for head, value in zip(site.heads, by_head, strict=True):
             values[str(head)] = "head", value
         bias = getattr(entry.module, "bias", None)
         if isinstance(bias, Tensor):
-            values[f"{entry.name} output bias"] = "bias", (_exact(bias.detach()) * g).sum(-1)
+            values[f"{entry.name} output bias"] = "bias", (exact(bias.detach()) * g).sum(-1)
     return values
 
 
@@ -487,10 +484,10 @@ def _by_key(
         call, module = entry.call, entry.module
         assert call is not None and module is not None
         site, groups = call.site, call.v.shape[1]
-        g = _exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
-        weight = _exact(weight_by_head(module, site.num_heads, site.v_dim))
+        g = exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
+        weight = exact(weight_by_head(module, site.num_heads, site.v_dim))
         u = torch.einsum("hfm,bm->bhf", weight, g)
-        u = u if call.gain is None else u * _exact(call.gain.detach())[:, None]
+        u = u if call.gain is None else u * exact(call.gain.detach())[:, None]
         layer = Layer(call.q, call.k, call.lse, call.mask, call.rule, call.crosses)
         keyed = batch.main if site.stack == CROSS else batch.decoder or batch.main
         known = keyed is not None and keyed.width == call.k.shape[2]
@@ -499,7 +496,7 @@ def _by_key(
             num_keys = int(keyed.tokens.lengths[text]) if known and keyed is not None else call.k.shape[2]
             visible_keys = slice(0, num_keys)
             weights = window_weights(layer, text, range(site.num_heads), slice(row, row + 1), visible_keys)[:, 0]
-            by_group = u[text].view(groups, -1, u.shape[-1]) @ _exact(call.v[text][:, visible_keys]).transpose(1, 2)
+            by_group = u[text].view(groups, -1, u.shape[-1]) @ exact(call.v[text][:, visible_keys]).transpose(1, 2)
             parts = weights * by_group.flatten(0, 1)
             off = (parts.double().sum(-1) - head_values[text].double()).abs()
             allowed = TOLERANCE[call.v.dtype] * parts.double().abs().sum(-1).clamp_min(1)

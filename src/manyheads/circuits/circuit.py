@@ -22,11 +22,13 @@ Sources: Wang et al. 2023, Interpretability in the Wild, section 4 (faithfulness
 al. 2023, ACDC (greedy removal by patching).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,10 +37,10 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, whole
-from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs
+from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits import Metric
+from manyheads.edits import Metric, MetricLike
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike
@@ -49,6 +51,8 @@ from manyheads.spec import ModelSpec
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
+
+Listed = TypeVar("Listed", bound=object)
 
 RANDOM_SETS = 20
 LEAST_HELD_OUT = 4  # pairs: with fewer, none is held out
@@ -138,7 +142,7 @@ def find_circuit(
     clean: InputsLike | Mapping[str, Tensor],
     corrupted: InputsLike | Mapping[str, Tensor],
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     keep: float = 0.9,
     *,
     first_token: bool = False,
@@ -167,7 +171,8 @@ def find_circuit(
     - `progress`: called with how many heads are decided, and of how many.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
-    Edges: four forward passes for each two heads of different layers, and two for each head.
+    Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
+    for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
     pairs of which none can be held out, where `hold_out=True`.
     """
@@ -223,7 +228,7 @@ def measure_circuit(
     corrupted: InputsLike | Mapping[str, Tensor],
     heads: HeadsLike,
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     *,
     first_token: bool = False,
     random_sets: int = RANDOM_SETS,
@@ -317,10 +322,10 @@ def _paths(
     return sorted(effects, key=lambda effect: -abs(effect.value))
 
 
-def _chosen(value: Any, texts: Sequence[int], count: int) -> Any:
+def _chosen(value: Listed, texts: Sequence[int], count: int) -> Listed:
     """Some texts, or answers, of a list with one for each pair; what is one for all stays."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str | tuple) and len(value) == count
-    return [value[text] for text in texts] if is_list else value
+    return [value[text] for text in texts] if is_list else value  # type: ignore[return-value]
 
 
 @dataclass(eq=False)
@@ -342,7 +347,7 @@ class _Measure:
         pairs: Pairs,
         texts: Sequence[int],
         metric: MetricLike,
-        answers: Any,
+        answers: AnswersLike | None,
         first_token: bool,
         num_tokens: int,
     ) -> _Measure:
@@ -358,7 +363,7 @@ class _Measure:
             return []
         heads = list(self.lm.spec.heads)
         patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
-        swept = sweep_patches(self.lm, self.pairs, patches, "out", self.metric, "noise", num_tokens=self.num_tokens)
+        swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", num_tokens=self.num_tokens)
         self.levels, self.because = swept.levels, swept.because
         return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()
 

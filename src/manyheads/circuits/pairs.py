@@ -9,10 +9,12 @@ An answer given as a word is the token with which it continues the text, leading
 which token that is. Words of several tokens are refused unless their first one is asked for.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +23,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.base import few, one_of
-from manyheads.edits import OR_OWN, Metric, choose_metric, exact, logits_of, require_loaded
+from manyheads.edits import OR_OWN, Metric, MetricLike, choose_metric, exact, logits_of, require_loaded
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Piece, Reading, read
 from manyheads.models import LoadedModel
@@ -33,7 +35,8 @@ AROUND = 4  # tokens either side of the first difference, in an error
 WIDE_LETTERS = "\u2e80"  # from here on, scripts without spaces between words
 
 Answer = str | int
-MetricLike = str | Callable[..., Any]
+AnswersLike = Answer | Sequence[Answer | Sequence[Answer]]
+"""An answer for all texts, (right, wrong) for all, or a list with either for each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +147,18 @@ def _paired(
         for begin in range(0, len(texts), size):
             part = texts[begin : begin + size]
             listed.append((readings[0].batch(part), readings[1].batch(part)))
+    rows: Tensor | None = None
+    if (kind := predicts(lm)) == "mask":
+        rows = _mask_rows(lm, *([piece.ids for piece in side] for side in (clean, corrupted)))
+    elif kind == "next":
+        # The end mark that some tokenizers write is no part of what is continued.
+        lasts = [max((i for i, special in enumerate(piece.special) if not special), default=-1) for piece in clean]
+        ends = [lm.writes_apart or last == len(piece.ids) - 1 for last, piece in zip(lasts, clean, strict=True)]
+        rows = torch.tensor([-1 if end else last for last, end in zip(lasts, ends, strict=True)], device="cpu")
     return Pairs(
         tuple(listed),
         tuple(len(piece.ids) for piece in clean),
-        _answer_rows(lm, clean, corrupted),
+        rows,
         tuple(clean),
         tuple(corrupted),
         notes,
@@ -187,20 +198,6 @@ def predicts(lm: LoadedModel) -> str:
     return "mask" if "MaskedLM" in type(lm.model).__name__ else ""
 
 
-def _answer_rows(lm: LoadedModel, clean: Sequence[Piece], corrupted: Sequence[Piece]) -> Tensor | None:
-    kind = predicts(lm)
-    if kind != "next":
-        sides = ([piece.ids for piece in side] for side in (clean, corrupted))
-        return _mask_rows(lm, *sides) if kind == "mask" else None
-    rows: list[int] = []
-    for piece in clean:
-        last = len(piece.ids) - 1
-        # The end mark that some tokenizers write is no part of what is continued.
-        row = max((i for i, special in enumerate(piece.special) if not special), default=last)
-        rows.append(-1 if lm.writes_apart or row == last else row)
-    return torch.tensor(rows, device="cpu")
-
-
 def _mask_rows(lm: LoadedModel, clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Tensor | None:
     """The mask's place in each text; None where it is not one, and the same on both sides."""
     mask = getattr(lm.tokenizer, "mask_token_id", None)
@@ -225,7 +222,7 @@ class Answers:
     because: str
 
 
-def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: Any, first_token: bool) -> Answers:
+def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: AnswersLike | None, first_token: bool) -> Answers:
     """The answers' tokens, and in words which they are. Errors: TextError."""
     wants_two = metric == "logit_diff"
     example = 'answers=("Mary", "John"), right and wrong' if wants_two else 'answers="Mary"'
@@ -240,7 +237,7 @@ def read_answers(lm: LoadedModel, pairs: Pairs, metric: str, answers: Any, first
     words: dict[str, None] = {}
     known: dict[tuple[Any, ...], tuple[int, str]] = {}
     for text, answer in enumerate(listed):
-        options = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
+        options: tuple[Any, ...] = tuple(answer) if isinstance(answer, tuple | list) else (answer,)
         if not wants_two:
             options = options[:1]
         if len(options) != 1 + wants_two or not all(isinstance(x, Answer) and not isinstance(x, bool) for x in options):
@@ -317,7 +314,7 @@ def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
 
 
 def metric_of(
-    lm: LoadedModel, pairs: Pairs, metric: MetricLike, answers: Any, first_token: bool
+    lm: LoadedModel, pairs: Pairs, metric: MetricLike, answers: AnswersLike | None, first_token: bool
 ) -> tuple[Metric, Pairs, dict[str, str]]:
     """The metric, the pairs as it wants them read, and notes.
 
@@ -357,20 +354,20 @@ def metric_of(
             ),
         )
 
-    def answer_logits(outputs: Any, batch: Batch) -> Tensor:
+    def answer_logits(outputs: object, batch: Batch) -> Tensor:
         logits = logits_of(outputs, metric, 3)
         row = rows[list(batch.places)].to(logits.device)
         return exact(logits[torch.arange(len(row), device=logits.device), row])
 
-    def log_probabilities(outputs: Any, batch: Batch) -> Tensor:
+    def log_probabilities(outputs: object, batch: Batch) -> Tensor:
         return answer_logits(outputs, batch).log_softmax(-1)
 
-    def divergence(outputs: Any, batch: Batch) -> Tensor:
+    def divergence(outputs: object, batch: Batch) -> Tensor:
         assert batch.reference is not None, "the clean run is read first"
         logs = log_probabilities(outputs, batch)
         return torch.nn.functional.kl_div(logs, batch.reference, reduction="none", log_target=True).sum(-1)
 
-    def read(outputs: Any, batch: Batch) -> Tensor:
+    def read(outputs: object, batch: Batch) -> Tensor:
         logits, places = answer_logits(outputs, batch), list(batch.places)
         assert tokens_read is not None
         logits = logits.log_softmax(-1) if metric in ("prob", "loss") else logits

@@ -22,6 +22,8 @@ head and position at once. Sources: Vig et al. 2020; Meng et al. 2022; Nanda 202
 Nanda 2024, How to use and interpret activation patching.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnnecessaryIsInstance=false, reportUnnecessaryComparison=false
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -37,12 +39,13 @@ from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
 from manyheads.base import Json, Progress, brief, one_of, whole
-from manyheads.circuits.pairs import MetricLike, Pairs, metric_of, read_pairs, unrelated
+from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
     TOKENS_OF_A_BATCH,
     Calls,
     Metric,
+    MetricLike,
     Runner,
     exact,
     read_under,
@@ -89,24 +92,28 @@ MOST_SHOWN = 3
 
 @dataclass(frozen=True)
 class Patch:
-    """Heads that take their numbers from another run together, at some positions (None: all).
+    """Heads that take numbers of a kind from another run together, at some positions (None: all).
 
-    `row`: which text of the other run; None: each text its own partner, else this one for all (an unrelated text).
+    `row`: None: each text takes its own partner's, else this text's of those that `Patches.strangers` has for it.
     """
 
     heads: tuple[Head, ...]
+    what: What = "out"
     positions: tuple[int, ...] | None = None
     row: int | None = None
 
 
 @dataclass(eq=False)
 class Patches:
-    """Patches as a sweep's `Edits`. `partners` and `strangers`: the other runs' calls, set before each batch."""
+    """Patches as a runner's `Edits`. `partners` and `strangers`: the other runs' calls, set before each batch.
+
+    `own_strangers`: how many strangers each text has to itself, one text after another; 0: all texts have the same.
+    """
 
     patches: tuple[Patch, ...]
-    what: What
     partners: Calls = field(default_factory=dict)
     strangers: Calls = field(default_factory=dict)
+    own_strangers: int = 0
 
     @property
     def count(self) -> int:
@@ -154,24 +161,25 @@ class PatchEditor:
                 f"{site.module} attends in a batch of {call.out.shape[0]} where there are {self.size * self.times} "
                 f"texts (it cuts them up): its heads cannot be patched text by text."
             )
-        out = call.out.clone()
+        out, own = call.out.clone(), self.patches.own_strangers
         # What a text's entries share, its mask and its bias, is looked up once for all of them.
-        groups: dict[tuple[int, bool], list[tuple[int, int, Patch]]] = {}
-        for entry in entries:
-            groups.setdefault((entry[0] // self.times, entry[2].row is None), []).append(entry)
-        for (text, is_partner), group in groups.items():
+        groups: dict[tuple[int, bool, What], list[tuple[int, int, Patch]]] = {}
+        for sample, head, patch in entries:
+            key_of_group = (sample // self.times, patch.row is None, patch.what)
+            groups.setdefault(key_of_group, []).append((sample, head, patch))
+        for (text, is_partner, what), group in groups.items():
             samples, heads, rows = (
                 torch.tensor(column, device=out.device)
                 for column in (
                     [sample for sample, _, _ in group],
                     [head for _, head, _ in group],
-                    [text if patch.row is None else patch.row for _, _, patch in group],
+                    [text if patch.row is None else text * own + patch.row for _, _, patch in group],
                 )
             )
             giver = (self.patches.partners if is_partner else self.patches.strangers)[key]
-            length = call.k.shape[2] if self.patches.what in OF_KEYS else call.q.shape[2]
+            length = call.k.shape[2] if what in OF_KEYS else call.q.shape[2]
             where = chosen_positions([patch.positions for _, _, patch in group], length, out.device)
-            out[samples, heads] = patched(call, giver, self.patches.what, samples, heads, rows, where).to(out.dtype)
+            out[samples, heads] = patched(call, giver, what, samples, heads, rows, where).to(out.dtype)
         return out
 
     def close(self) -> None:
@@ -199,7 +207,15 @@ def patched(
 ) -> Float[Tensor, "e q f"]:
     """Outputs of entries (sample, head), all of one text, with `what` from `rows` of another run's call.
 
-    `where`: at which positions, [e, q] ([e, k] for k and v); None: at all. Cost: as `attend` of as many heads.
+    - `call`: the call of the run that is edited.
+    - `source_call`: the call of the other run, whose numbers are taken.
+    - `what`: a key of PATCHED.
+    - `samples`: of each entry, the row of `call`'s batch, [e].
+    - `heads`: of each entry, the query head, [e].
+    - `rows`: of each entry, the row of `source_call`'s batch, [e].
+    - `where`: at which positions, [e, q] ([e, k] for k and v); None: at all.
+
+    Cost: as `attend` of the same number of heads.
     """
     old = call.out[samples, heads]
     if what == "out":
@@ -401,7 +417,7 @@ def patch(
     clean: InputsLike | Mapping[str, Tensor],
     corrupted: InputsLike | Mapping[str, Tensor],
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     what: What = "out",
     *,
     direction: Direction = "denoise",
@@ -463,16 +479,15 @@ def patch(
         control: list[float] = []
     else:
         spots: list[tuple[int, ...] | None] = [(i,) for i in range(pairs.lengths[0])] if by_position else [places]
-        patches = [Patch((head,), spot) for head in listed for spot in spots]
+        patches = [Patch((head,), what, spot) for head in listed for spot in spots]
         generator = np.random.Generator(np.random.PCG64(seed))
         if controls and unrelated(lm, pairs.batches[0][0], 1, torch.Generator()) is None:
             controls, notes["control"] = 0, "none: these inputs are no tokens, of which a text could be drawn"
         drawn = generator.integers(len(patches), size=controls)
         randoms = [replace(patches[index], row=number % UNRELATED) for number, index in enumerate(drawn)]
         swept = sweep_patches(
-            lm, pairs, [*patches, *randoms], what, chosen, direction, seed=seed, num_tokens=num_tokens,
-            progress=progress,
-        )  # fmt: skip
+            lm, pairs, [*patches, *randoms], chosen, direction, seed=seed, num_tokens=num_tokens, progress=progress
+        )
         levels, notes["computed"] = swept.levels, swept.because
         shape = (pairs.num_texts, len(listed), len(spots)) if by_position else (pairs.num_texts, len(listed))
         effects, control = (
@@ -514,7 +529,6 @@ def sweep_patches(
     lm: LoadedModel,
     pairs: Pairs,
     patches: Sequence[Patch],
-    what: What,
     metric: Metric,
     direction: Direction,
     *,
@@ -526,15 +540,14 @@ def sweep_patches(
 
     - `lm`: a loaded model.
     - `pairs`: clean and corrupted texts, in batches.
-    - `patches`: heads that take their numbers together, and where.
-    - `what`: which numbers: a key of `PATCHED`.
+    - `patches`: heads that take numbers together, which, and where.
     - `metric`: what is read of each run.
     - `direction`: "denoise" or "noise".
     - `seed`: draws the random texts of patches with a `row`.
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how many batches of pairs are read, and of how many.
     """
-    edits = Patches(tuple(patches), what)
+    edits = Patches(tuple(patches))
     runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     changes = torch.zeros(pairs.num_texts, len(patches), dtype=torch.float64, device="cpu")

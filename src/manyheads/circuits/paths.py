@@ -10,7 +10,7 @@ Source: Wang et al. 2023, Interpretability in the Wild, section 3.1 and appendix
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -21,22 +21,24 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, one_of
-from manyheads.circuits.pairs import MetricLike, metric_of, read_pairs
+from manyheads.circuits.pairs import AnswersLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
     Direction,
     Patch,
+    PatchEditor,
     Patches,
     gap_of,
     other_run,
     require_counts,
 )
-from manyheads.edits import Calls, read_under, require_numbers
+from manyheads.edits import Calls, MetricLike, Runner, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
-from manyheads.inputs import BATCH_TOKENS, InputsLike
+from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.spec import Site
 from manyheads.statistics import mean_interval
 
 Channel = Literal["q", "k", "v"]
@@ -106,31 +108,64 @@ class PathEffect:
         return f"{names} -> {self.channel} of {self.receiver}: {self.value:+.3f}{span} of the gap, {self.direction}"
 
 
-@dataclass(frozen=True, eq=False)
-class PathHold:
-    """An edit that holds every head of `layers` as in the edited run, and each sample's senders as in the other one.
+@dataclass(eq=False)
+class Paths:
+    """Paths into one head as a runner's `Edits`: intervention i is channel i % C of sender group i // C.
 
-    Sample i has the senders `groups[i % len(groups)]`. `reached`: the call of the receiver's layer `end`, once it ran.
+    `layers`: those that run before the receiver's. `batch`, and the calls of its `edited` run and of its `partners`,
+    are set before each batch. `report` is called with how many of the groups are begun.
     """
 
+    lm: LoadedModel
+    receiver: Head
     groups: Sequence[tuple[Head, ...]]
+    channels: Sequence[Channel]
     layers: frozenset[tuple[str, int]]
-    end: tuple[str, int]
-    edited: Calls
-    partners: Calls
-    reached: dict[tuple[str, int], AttentionCall] = field(default_factory=dict)
+    report: Callable[[int], None]
+    batch: Batch | None = None
+    partners: Calls = field(default_factory=dict[tuple[str, int], AttentionCall])
+    edited: dict[tuple[str, int], AttentionCall] = field(default_factory=dict[tuple[str, int], AttentionCall])
 
-    def __call__(self, call: AttentionCall) -> Tensor | None:
-        key, times = (call.site.stack, call.site.layer), len(self.groups)
-        if key == self.end:
-            self.reached[key] = call
-        if key not in self.layers:
-            return None
-        out = self.edited[key].out.repeat_interleave(times, 0)
-        for index, group in enumerate(self.groups):
-            heads = [head.index for head in group if (head.stack, head.layer) == key]
-            out[index::times, heads] = self.partners[key].out[:, heads]
-        return out
+    @property
+    def count(self) -> int:
+        return len(self.groups) * len(self.channels)
+
+    @property
+    def end(self) -> tuple[str, int]:
+        return self.receiver.stack, self.receiver.layer
+
+    def touching(self, site: Site) -> set[int]:
+        return set(range(self.count if (site.stack, site.layer) == self.end else 0))
+
+    def editor(
+        self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]
+    ) -> PatchEditor:
+        """The editor that puts what reaches the receiver there; a pass of its own finds out what that is."""
+        assert self.batch is not None, "set before it is run"
+        ways = [divmod(index, len(self.channels)) for index in chosen]
+        held = sorted({group for group, _ in ways})
+        reached: dict[tuple[str, int], AttentionCall] = {}
+
+        def hold(call: AttentionCall) -> Tensor | None:
+            """Every head holds its output of the edited run, and each sample's senders theirs of the other one."""
+            key = (call.site.stack, call.site.layer)
+            if key == self.end:
+                reached[key] = call
+            if key not in self.layers:
+                return None
+            out = self.edited[key].out.repeat_interleave(len(held), 0)
+            for place, group in enumerate(held):
+                heads = [head.index for head in self.groups[group] if (head.stack, head.layer) == key]
+                out[place :: len(held), heads] = self.partners[key].out[:, heads]
+            return out
+
+        read_under(self.lm, self.batch.repeated(len(held)), None, [hold])
+        self.report(held[0])
+        patches = tuple(
+            Patch((self.receiver,), self.channels[channel], row=held.index(group)) for group, channel in ways
+        )
+        patching = Patches(patches, strangers=reached, own_strangers=len(held))
+        return patching.editor(range(len(ways)), each_its_own=each_its_own, size=size, places=places)
 
 
 def path_effect(
@@ -141,7 +176,7 @@ def path_effect(
     receiver: str | Head,
     channel: Channel = "q",
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     *,
     direction: Direction = "denoise",
     first_token: bool = False,
@@ -161,7 +196,8 @@ def path_effect(
     - `first_token`: read the first token of an answer that has several.
     - `num_tokens`: the size of a batch in tokens, padding included.
 
-    Cost: four forward passes. Errors: as `patch`; HeadError for a sender that does not run before the receiver.
+    Cost: three forward passes, and the layers from the receiver's on. Errors: as `patch`; HeadError for a sender that
+    does not run before the receiver.
     """
     options: dict[str, Any] = {"direction": direction, "first_token": first_token, "num_tokens": num_tokens}
     return path_effects(lm, clean, corrupted, receiver, [sender], (channel,), metric, answers, **options)[0]
@@ -175,7 +211,7 @@ def path_effects(
     senders: Sequence[HeadsLike] | None = None,
     channels: Sequence[Channel] = CHANNELS,
     metric: MetricLike = "logit_diff",
-    answers: Any = None,
+    answers: AnswersLike | None = None,
     *,
     direction: Direction = "denoise",
     first_token: bool = False,
@@ -198,13 +234,14 @@ def path_effects(
     - `progress`: called with how many senders are done, and of how many.
 
     Sender after sender, each with its channels in their order; each path is that of `path_effect`. Senders run as one
-    batch. Cost: two forward passes, and one more for each sender and each path. Errors: as `path_effect`.
+    batch. Cost: two forward passes, one for each sender, and for each path the layers from the receiver's on (two whole
+    passes, where layers cannot be shared). Errors: as `path_effect`.
     """
     for channel in channels:
         one_of("channel", channel, CHANNELS, StatisticError)
     one_of("direction", direction, DIRECTIONS, StatisticError)
     require_counts(num_tokens, 0)
-    pairs = read_pairs(lm, clean, corrupted, num_tokens)
+    pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
     require_all_heads(lm.model, lm.name, "path_effect")
     receivers = tuple(lm.spec.select(receiver))
     if len(receivers) != 1:
@@ -217,27 +254,23 @@ def path_effects(
     if late := [head for group in groups for head in group if (head.stack, head.layer) not in earlier_layers]:
         raise HeadError(f"{late[0]} does not run before {receivers[0]}: a path goes from a layer to a later one.")
     chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token)
-    into, total = DIRECTIONS.index(direction), len(groups) * len(pairs.batches)
+    into, done, total = DIRECTIONS.index(direction), 0, len(groups) * len(pairs.batches)
+
+    def report(begun: int) -> None:
+        if progress is not None:
+            progress(done + begun, total)
+
+    paths = Paths(lm, receivers[0], groups, channels, earlier_layers, report)
+    runner = Runner.of(lm, paths, chosen, num_tokens=num_tokens)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
-    changes = torch.zeros(len(channels), pairs.num_texts, len(groups), dtype=torch.float64, device="cpu")
+    changes = torch.zeros(pairs.num_texts, paths.count, dtype=torch.float64, device="cpu")
     for number, batch in enumerate(pairs.batches):
         places = list(batch[0].places)
-        partners, levels[into, places], edited = other_run(lm, batch, chosen, into, guard=not number)
-        own = read_under(lm, edited, chosen, keep=True)
-        levels[1 - into, places] = own.reading.double().cpu()
-        size = max(1, num_tokens // (len(places) * pairs.lengths[places[0]]))
-        for begin in range(0, len(groups), size):
-            part = groups[begin : begin + size]
-            times = len(part)
-            wide, hold = edited.repeated(times), PathHold(part, earlier_layers, end, own.calls, partners)
-            read_under(lm, wide, None, [hold])
-            for index, channel in enumerate(channels):
-                patches = Patches((Patch(receivers),), channel, partners=hold.reached)
-                editor = patches.editor([0], each_its_own=False, size=len(wide.places), places={})
-                after = read_under(lm, wide, chosen, [editor]).reading.double().cpu().view(-1, times)
-                changes[index, places, begin : begin + times] = after - levels[1 - into, places, None]
-            if progress is not None:
-                progress(number * len(groups) + begin + times, total)
+        paths.partners, levels[into, places], paths.batch = other_run(lm, batch, chosen, into, guard=not number)
+        plain, changes[places], _ = runner.run(paths.batch, seen=paths.edited.update)
+        levels[1 - into, places] = plain.double().cpu()
+        done += len(groups)
+        report(0)
     require_numbers(torch.cat([levels.flatten(), changes.flatten()]), chosen, "these texts")
     scale = (1.0 if direction == "denoise" else -1.0) / gap_of(levels, chosen)
     ends = (float(levels[0].mean()), float(levels[1].mean()), {"model": lm.name, **notes})
@@ -249,7 +282,7 @@ def path_effects(
             direction,
             chosen.name,
             chosen.unit,
-            (scale * changes[index, :, place]).numpy(),
+            (scale * changes[:, place * len(channels) + index]).numpy(),
             *ends,
         )
         for place, group in enumerate(groups)

@@ -13,11 +13,13 @@ name; a norm whose scale cannot be told from its input and output is refused; an
 the model's own logits. The model is not changed: hooks, for this thread alone, taken off at the end.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -116,11 +118,11 @@ class _Held(torch.autograd.Function):
         return y.clone()  # a result of its own: models add in place
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return ctx.transposed(gradients[0]), None, None
 
 
-def _passed(x: Any, output: Any) -> Tensor | None:
+def _passed(x: object, output: object) -> Tensor | None:
     """An activation's output, its gradient the share of each number that it let through; None where none is due."""
     if not torch.is_grad_enabled() or not isinstance(x, Tensor) or not x.requires_grad or output is x:
         return None
@@ -133,7 +135,13 @@ def _passed(x: Any, output: Any) -> Tensor | None:
 class _Activations(TorchFunctionMode):
     """Holds activations that a model calls as functions between its layers and its logits (RoBERTa's head)."""
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
         output = function(*args, **(kwargs or {}))
         slope_held = _passed(args[0], output) if function in ACTIVATIONS and args else None
         return output if slope_held is None else slope_held
@@ -233,23 +241,22 @@ def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> 
 
 
 @contextmanager
-def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = True) -> Iterator[Stream]:
+def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = True) -> Generator[Stream]:
     """Run the model once inside the block, with gradients on: the stream's entries are then in its graph.
 
     `num_texts`: of the batch. Errors: ModelError, as `Branches.of`; as `tap`.
     """
     branches, stream, thread = Branches.of(model, spec), Stream(), threading.get_ident()
     pending: list[AttentionCall] = []
-    untyped: Any = model  # transformers' methods, which a Module has not
-    stream.head = untyped.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    stream.head = getattr(model, "get_output_embeddings", lambda: None)()
     tables = (m for path, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" not in path.lower())
-    words = untyped.get_input_embeddings() if hasattr(model, "get_input_embeddings") else next(tables, None)
+    words = getattr(model, "get_input_embeddings", lambda: next(tables, None))()
 
     def here(function: Callable[..., Any]) -> Callable[..., Any]:
         """Hooks fire in every thread that runs the model: only ours is held."""
         return lambda *args: function(*args) if threading.get_ident() == thread else None
 
-    def off(module: nn.Module, args: Any) -> None:
+    def off(module: nn.Module, args: object) -> None:
         torch.set_grad_enabled(False)
 
     def leaf_of(output: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,14 +265,14 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
         leaf = output.detach().requires_grad_()
         return leaf, leaf.clone()
 
-    def project(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         leaf, result = leaf_of(output)
         call = pending.pop()
         stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module))
         return result
 
     def feed_forward(name: str) -> Callable[..., Any]:
-        def enter(module: nn.Module, args: Any, output: Any) -> Any:
+        def enter(module: nn.Module, args: object, output: Tensor | tuple[Any, ...] | list[Any]) -> object:
             first, extras = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
             leaf, result = leaf_of(first)
             stream.entries.append(Entry(name, "feed-forward", leaf, leaf.detach()))
@@ -274,7 +281,7 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
         return enter
 
     def embed(name: str) -> Callable[..., Any]:
-        def enter(module: nn.Module, args: Any, output: Any) -> Any:
+        def enter(module: nn.Module, args: object, output: object) -> Tensor | None:
             if not torch.is_grad_enabled() or not isinstance(output, Tensor) or not output.is_floating_point():
                 return None
             if num_texts > 1 and (output.ndim == 2 or len(output) == 1):  # positions, which all texts share
@@ -286,7 +293,7 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
         return enter
 
     def norm(path: str) -> Callable[..., Any]:
-        def enter(module: nn.Module, args: Any, output: Any) -> Any:
+        def enter(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
             if not torch.is_grad_enabled() or not args or not args[0].requires_grad:
                 return None
             x, y = args[0], output.detach()
@@ -306,16 +313,16 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
         return enter
 
     def added_bias(path: str) -> Callable[..., Any]:
-        def enter(module: nn.Module, args: Any, output: Any) -> None:
+        def enter(module: nn.Module, args: object, output: object) -> None:
             if torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad:
                 stream.entries.append(Entry(f"{path} bias", "bias", output, module.bias.detach()))  # type: ignore[union-attr,operator]
 
         return enter
 
-    def activation(module: nn.Module, args: Any, output: Any) -> Any:
+    def activation(module: nn.Module, args: tuple[Any, ...], output: object) -> Tensor | None:
         return _passed(args[0], output) if args else None
 
-    def read_head(module: nn.Module, args: Any, output: Any) -> None:
+    def read_head(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
         torch.set_grad_enabled(True)
         stream.read_by_head = args[0]
 

@@ -22,9 +22,11 @@ Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits"
 Sniady 2006 (moments of Haar-random rotations); Goldowsky-Dill et al. 2023 (path patching).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -275,14 +277,14 @@ def _folds(lm: LoadedModel) -> list[_Fold]:
     tensors: dict[tuple[str, str], Tensor] = {}  # path, and which of q, k, v (or "all", "out"): the tensor
 
     def keep_norm(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
             if args and isinstance(output, Tensor) and isinstance(args[0], Tensor):
                 norms.append((path, module, args[0].detach(), output.detach()))
 
         return hook
 
     def keep_input(path: str, parts: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
             layer_input = args[0] if args else kwargs.get("hidden_states")
             if isinstance(layer_input, Tensor):
                 tensors.setdefault((path, parts), layer_input.detach())
@@ -304,7 +306,7 @@ def _folds(lm: LoadedModel) -> list[_Fold]:
             output = output_projection(model, path, site.num_heads * site.v_dim)
             if output is not None:
 
-                def keep_output(module: nn.Module, args: Any, result: Any, path: str = path) -> None:
+                def keep_output(module: nn.Module, args: object, result: Tensor, path: str = path) -> None:
                     tensors.setdefault((path, "out"), result.detach())
 
                 stack.callback(output[1].register_forward_hook(keep_output).remove)
@@ -337,12 +339,12 @@ def _folds(lm: LoadedModel) -> list[_Fold]:
         gains: dict[str, Tensor] = {}
         for name, module, x, y in norms:
             inside = name.removeprefix(f"{path}.")
-            if inside == name or getattr(module, "weight", None) is None:
+            weight = getattr(module, "weight", None)
+            if inside == name or weight is None:
                 continue
             for part, count in (("q", site.num_heads), ("k", site.num_kv_heads)):
                 if inside.startswith(part) or inside.endswith(f"_{part}"):
                     # For each dimension; of each head, where the norm has a row for each (Cohere).
-                    weight: Any = module.weight
                     shape = (count, site.qk_dim)
                     gain = weight.detach() if weight.shape == shape else norm_form(module, x, y, name).gain
                     gains[part] = gain.view(shape) if gain.numel() == count * site.qk_dim else gain
@@ -523,14 +525,14 @@ class _Pass:
     ) -> None:
         self.calls: dict[str, AttentionCall] = {}
         self.outputs: dict[str, tuple[nn.Module, Tensor, Tensor]] = {}  # projection, what it read, what it gave
-        self.results: dict[str, Any] = {}
+        self.results: dict[str, object] = {}
         last: list[str] = []
 
         def see(call: AttentionCall) -> None:
             self.calls[str(call.site)] = call
             last.append(str(call.site))
 
-        def project(module: nn.Module, args: Any, output: Tensor) -> Tensor | None:
+        def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
             site = last[-1]
             if plain is None or writer is None:
                 self.outputs[site] = module, args[0], output
@@ -550,7 +552,7 @@ class _Pass:
             for path, (module, _) in branches.feed_forwards.items():
                 if plain is None:
 
-                    def keep(module: nn.Module, args: Any, output: Any, path: str = path) -> None:
+                    def keep(module: nn.Module, args: object, output: object, path: str = path) -> None:
                         self.results[path] = output
 
                     stack.callback(module.register_forward_hook(keep).remove)

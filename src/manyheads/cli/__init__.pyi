@@ -5,4 +5,4 @@ from .arguments import DtypeName as DtypeName
 from .arguments import ModelChoice as ModelChoice
 from .arguments import chosen_place as chosen_place
 from .arguments import load_model as load_model
-from .exit_codes import ASKED_WRONG as ASKED_WRONG
+from .main import ASKED_WRONG as ASKED_WRONG

@@ -263,11 +263,8 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
 
 def check_folder(talk: ProgressLine, path: Path) -> None:
     """Whether a checkpoint may go there, and what it replaces, before a model is loaded. Errors: FileAccessError."""
-    # Both import torch, for which --help is not to wait.
-    from manyheads.interventions.save import (
-        ZEROED,
-        require_replaceable,  # as above
-    )
+    # Imports torch, for which --help is not to wait.
+    from manyheads.interventions.save import ZEROED, require_replaceable
 
     try:
         place = Path(os.path.realpath(path.expanduser()))

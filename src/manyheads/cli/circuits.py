@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -33,7 +33,7 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
+from manyheads.cli.terminal.console import aligned, clean, hand_out
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 
@@ -59,16 +59,6 @@ WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help
 PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
 FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
 PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
-
-
-@runtime_checkable
-class CanBeSaved(Protocol):
-    """A result with a table that can be written."""
-
-    def save(self, path: Path, /) -> None: ...
-
-
-Saved = TypeVar("Saved", bound=CanBeSaved)
 
 
 def patch(
@@ -125,7 +115,7 @@ def patch(
             progress=progress,
         )  # fmt: skip
     document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, figures.save_patching, save, plot, document if as_json else patching_lines(result, clean.origin))
+    hand_out(result, save, figures.save_patching, plot, document if as_json else patching_lines(result, clean.origin))
 
 
 def circuit(
@@ -169,26 +159,7 @@ def circuit(
             progress=progress,
         )
     document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, figures.save_circuit, save, plot, document if as_json else circuit_lines(result, clean.origin))
-
-
-def hand_out(
-    result: Saved,
-    draw: Callable[[Saved, Path], None],
-    save: Path | None,
-    plot: Path | None,
-    shown: dict[str, Any] | list[Text],
-) -> None:
-    """Write the result's table and picture where files were named for them, and show a JSON document or lines."""
-    if save is not None:
-        result.save(save)
-    if plot is not None:
-        draw(result, plot)
-    if isinstance(shown, dict):
-        emit_document(shown)
-    else:
-        print_whole(shown)
-        print_written(save, plot)
+    hand_out(result, save, figures.save_circuit, plot, document if as_json else circuit_lines(result, clean.origin))
 
 
 @contextmanager
@@ -382,7 +353,7 @@ def attribute(
     shares = {} if head is None else {"head": head, "keys": [share._asdict() for share in keys]}
     document = {"origin": texts.origin, "loaded": lm.because, **result.to_dict(), **shares}
     lines_shown = attribution_lines(result, texts, head, keys)
-    hand_out(result, figures.save_attribution, save, plot, document if as_json else lines_shown)
+    hand_out(result, save, figures.save_attribution, plot, document if as_json else lines_shown)
 
 
 def attribution_lines(result: Attribution, texts: Source, head: str | None, keys: tuple[KeyShare, ...]) -> list[Text]:

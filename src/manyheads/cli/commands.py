@@ -6,12 +6,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
@@ -46,25 +46,19 @@ COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     convert,
     heads,
     size,
-    "train",
+    "manyheads.lab.commands:train",
     watch,
-    "reproduce",
-    "learn",
+    "manyheads.lab.commands:reproduce",
+    "manyheads.lab.commands:learn",
     studio,
     publish,
     fetch,
     doctor,
 )
-"""Every command in the order of `--help`; those of the laboratory by name, since nothing here imports it."""
+"""Every command in the order of `--help`; those of the laboratory by their place, and imported only when one of them is
+named, or for `--help`."""
 
-ELSEWHERE = {
-    "train": "manyheads.lab.commands:train",
-    "reproduce": "manyheads.lab.commands:reproduce",
-    "learn": "manyheads.lab.commands:learn",
-}
-"""Where the commands of the laboratory are; they are imported only when one of them is named, or for `--help`."""
-
-NAMES = tuple(command if isinstance(command, str) else command.__name__ for command in COMMANDS)
+NAMES = {named.rpartition(":")[2] if isinstance(named, str) else named.__name__: named for named in COMMANDS}
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 FINDING = ("L3H1", "it", "animal", 0.68)
@@ -133,12 +127,12 @@ def run(arguments: Sequence[str]) -> int:
     if not set(arguments) - {"--"}:
         print_whole(overview())
         return 0
-    parser = _parser(command_line[0] not in NAMES or command_line[0] in ELSEWHERE)
+    parser = _parser(isinstance(NAMES.get(command_line[0], ""), str))
     # An option of one value that is given twice is refused: else the last would win in silence.
-    command: Any = parser.commands.get(command_line[0])
+    command = parser.commands.get(command_line[0])
     words = command_line[1 : command_line.index("--") if "--" in command_line else None]
-    for option in getattr(command, "params", ()):
-        if getattr(option, "param_type_name", "") != "option" or option.multiple or option.is_flag:
+    for option in () if command is None else command.params:
+        if not isinstance(option, TyperOption) or option.multiple or option.is_flag:
             continue
         times = sum(word in option.opts or word.partition("=")[0] in option.opts for word in words)
         if times > 1:
@@ -149,12 +143,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def all_commands() -> list[Callable[..., Any]]:
     """Every command, those of the laboratory imported."""
-    return [_imported(command) if isinstance(command, str) else command for command in COMMANDS]
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module, _, function = ELSEWHERE[name].partition(":")
-    return getattr(import_module(module), function)
+    return [resolve_name(command) if isinstance(command, str) else command for command in COMMANDS]
 
 
 @functools.cache

@@ -28,7 +28,7 @@ from manyheads.cli.arguments import (
     read_source,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, emit_document, print_whole, print_written
+from manyheads.cli.terminal.console import aligned, clean, emit_document, hand_out, print_whole
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, HeadError, StatisticError, TextError
 
@@ -91,7 +91,7 @@ def split(
         raise StatisticError(f"--by {by} is unknown: use {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}.")
     chosen_texts = None
     if texts:  # files, each of them a text, or lines of JSON
-        listed: list[Any] = []
+        listed = []
         for source in texts:
             if Path(source).is_dir():
                 raise FileAccessError(f"{source} is a folder: name its files, as in {source}/*.txt.")
@@ -106,7 +106,7 @@ def split(
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
         reading = corpora.reading_of(model)
-        joined: list[Any] = [""]
+        joined = [""]
         for text in reading.texts():
             if len(lm.required_tokenizer(joined[-1], verbose=False)["input_ids"]) >= 2 * (sink + recent):
                 joined.append("")
@@ -118,15 +118,8 @@ def split(
             lm, chosen_texts.given, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
             progress=progress,
         )  # fmt: skip
-    if save is not None:
-        result.save(save)
-    if plot is not None:
-        figures.save_split(result, plot)
-    if as_json:
-        emit_document({"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()})
-    else:
-        print_whole(split_lines(result, chosen_texts))
-        print_written(save, plot)
+    document = {"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()}
+    hand_out(result, save, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))
 
 
 def split_lines(result: HeadSplit, texts: Source) -> list[Text]:

@@ -20,15 +20,15 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 
-from manyheads.cli.exit_codes import ASKED_WRONG, FAULT, INTERRUPTED, OK, TERMINATED
 from manyheads.cli.failed_imports import failed_import, in_words, refused_backend
 from manyheads.errors import ManyHeadsError
 from manyheads.machine import is_out_of_memory
 
 DEBUG = "--debug"
+OK, FAULT, ASKED_WRONG, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
             signal.signal(signal.SIGTERM, terminate)
         try:
-            with _quiet_libraries():
+            with warnings.catch_warnings(action="ignore"), ExitStack() as stack:
+                # Inside, nobody logs below ERROR and nobody warns; afterwards everything is as before.
+                stack.callback(logging.disable, logging.root.manager.disable)
+                logging.disable(max(logging.root.manager.disable, logging.WARNING))
                 # Typer or rich may be missing or broken, and `_explain` is to say so: nothing above imports them.
                 from manyheads.cli.commands import run
 
@@ -141,16 +144,3 @@ def _drop_stdout() -> None:
     """What is left for a closed pipe goes nowhere; else the interpreter would complain of it at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-@contextmanager
-def _quiet_libraries() -> Iterator[None]:
-    """Inside, nobody logs below ERROR and nobody warns; everything as before afterwards."""
-    before = logging.root.manager.disable
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.disable(max(before, logging.WARNING))
-        try:
-            yield
-        finally:
-            logging.disable(before)

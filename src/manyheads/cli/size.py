@@ -6,12 +6,11 @@ Arithmetic: no weights, no network, and no torch unless a family has to be built
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -33,6 +32,7 @@ from manyheads.cli.terminal.console import (
     print_cut,
     print_sections,
     stdout_console,
+    wrapped,
 )
 from manyheads.errors import ShapeError
 from manyheads.sizing import architecture
@@ -94,35 +94,34 @@ def size(
         "num_layers": layers, "embed_dim": embed_dim, "num_heads": heads, "head_dim": head_dim, "ffn_dim": ffn_dim,
         "vocab_size": vocab, "gated": gated or None,
     }  # fmt: skip
-    described: Any = {name: number for name, number in sizes.items() if number is not None}
+    words = {name: number for name, number in sizes.items() if number is not None}
     # Who asks what fits asks for one text.
     texts = batch if batch is not None else BATCH if fits is None else 1
     streams = {"streaming": streaming, "sink": sink, "recent": recent}
     if streaming is None and (sink is not None or recent is not None):
         raise ShapeError("--sink and --recent say what streaming heads keep: add --streaming SHARE, as in 0.5.")
     override = kv_heads  # the key/value heads to give to what has others already
-    if not described:
-        described = DEFAULT if what is None else what
-    elif what is not None:
-        options = ", ".join(map(_option, described))
+    if words and what is not None:
+        options = ", ".join(map(_option, words))
         raise ShapeError(
             f"{what!r} is an architecture already, and {options} would describe one of your own: leave one out."
         )
-    elif kv_heads is not None:
-        described["num_kv_heads"], override = kv_heads, None
+    if words and kv_heads is not None:
+        words["num_kv_heads"], override = kv_heads, None
+    subject = words or (DEFAULT if what is None else what)
     try:
         sizing = mh.size(
-            described, context, texts, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype,
+            subject, context, texts, dtype, num_kv_heads=override, source=source, cache_dtype=cache_dtype,
             **{name: value for name, value in streams.items() if value is not None},
         )  # fmt: skip
     except ShapeError as error:
-        if not isinstance(described, dict):
+        if not words:
             raise
         # What is wrong with a description is said in the options that it was typed in: "--heads 7" for num_heads=7.
         message = str(error).removesuffix(" (A config of transformers has a model_type.)")
         message = message.replace("gated=True", "--gated")
-        words = rf"\b({'|'.join(WORDS)})(=(?=\S))?"
-        raise ShapeError(re.sub(words, lambda match: _option(match[1]) + " " * bool(match[2]), message)) from error
+        known = rf"\b({'|'.join(WORDS)})(=(?=\S))?"
+        raise ShapeError(re.sub(known, lambda match: _option(match[1]) + " " * bool(match[2]), message)) from error
     if sizing.architecture.why_untold("cache"):
         memories: list[Fitting] = []
         if fits is not None:
@@ -178,9 +177,9 @@ def print_page(
     if only_fits:
         for _, fit in memories:
             sentence = str(fit).split(": ", 1)[1]  # the name stands above
-            lines = _wrapped(f"{sentence[:1].upper()}{sentence[1:]}", console, "")
+            lines = wrapped(f"{sentence[:1].upper()}{sentence[1:]}", console, "")
             if untyped and sizing.cache is not None:
-                lines += _wrapped("More texts at a time: --batch N.", console)
+                lines += wrapped("More texts at a time: --batch N.", console)
             sections.append(lines)
         print_sections([*sections, _fitting(sizing, memories, console)], console)
         return
@@ -195,7 +194,7 @@ def print_page(
             f"{units.gb(step.weight_bytes + step.cache_bytes)} read ({read}): {units.plain(step.intensity)} FLOPs a "
             f"byte. GPUs do 100 to 300 in the time of a byte: below, memory sets the pace."
         )
-        sections.append([Text("Decoding", style="bold"), *map(Text, textwrap.wrap(sentence, console.width))])
+        sections.append([Text("Decoding", style="bold"), *wrapped(sentence, console, "")])
     # What is counted, what was assumed, and what cannot be told.
     notes = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
     # That a context is past the model's positions, and which heads stream, stands with the finding.
@@ -214,7 +213,7 @@ def print_page(
             "Experts read: as many as that many tokens choose on average, every choice as likely as any other."
         )
     notes += [f"Wrote {clean(path)}." for path in written]
-    sections.append([line for note in notes for line in _wrapped(note, console)])
+    sections.append([line for note in notes for line in wrapped(note, console)])
     print_sections(sections, console)
 
 
@@ -232,15 +231,15 @@ def _finding(sizing: Sizing, console: Console) -> list[Text]:
         sentence += f", {units.brief(cache.token, units.BINARY)} of cache a token: "
         sentence += f"{units.brief(cache.steady, units.BINARY)} at "
         sentence += f"{ask.batch:,} {times} {length}" if ask.batch > 1 else length
-    lines = [Text(line) for line in textwrap.wrap(f"{clean(title)}{sentence}.", console.width)]
+    lines = wrapped(f"{clean(title)}{sentence}.", console, "")
     if lines:
         lines[0].stylize("bold", 0, len(clean(title)))
     if architecture.max_positions is not None and ask.context > architecture.max_positions:
-        lines += _wrapped(f"{sizing.notes[-1][:1].upper()}{sizing.notes[-1][1:]}.", console, "yellow")
+        lines += wrapped(f"{sizing.notes[-1][:1].upper()}{sizing.notes[-1][1:]}.", console, "yellow")
     streams = [note for note in sizing.notes if STREAMS in note]
     for phrase in (costs.shape_in_words(architecture), costs.layers_in_words(architecture), *streams):
-        lines += _wrapped(phrase, console)
-    return lines + _wrapped(clean("; ".join(architecture.because)), console)
+        lines += wrapped(phrase, console)
+    return lines + wrapped(clean("; ".join(architecture.because)), console)
 
 
 def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> list[Text]:
@@ -276,7 +275,7 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
         notes.append(f"A Mac gives its GPU {costs.MAC_SHARE:.0%} of its memory unless told otherwise.")
     if any(fit.past_positions for fits in lengths.values() for fit in fits):
         notes.append(f"* past the {sizing.architecture.max_positions:,} positions that {sizing.name} is made for.")
-    return lines + _wrapped(" ".join(notes), console)
+    return lines + wrapped(" ".join(notes), console)
 
 
 def _parts(sizing: Sizing, console: Console) -> list[Text]:
@@ -342,7 +341,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     if sizing.cache is None:
         return []
     ask, cache = sizing.ask, sizing.cache
-    title = f"KV cache of {ask.batch:,} text{'s' * (ask.batch != 1)} of {ask.context:,} tokens, in {ask.cache_dtype}"
+    title = f"KV cache of {plural(ask.batch, 'text')} of {ask.context:,} tokens, in {ask.cache_dtype}"
     if sizing.architecture.has_source:
         title += f", and {ask.source:,} that the encoder read"
     variants, largest = sizing.variants, max(variant.cache.steady for variant in sizing.variants)
@@ -372,7 +371,7 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
     if cache.state:
         sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
-    return lines + [line for sentence in sentences for line in _wrapped(sentence, console)]
+    return lines + [line for sentence in sentences for line in wrapped(sentence, console)]
 
 
 def print_presets() -> None:
@@ -410,7 +409,3 @@ def _bar(share: float, console: Console, width: int = BAR_WIDTH) -> Text:
 
 def _percent(share: float) -> str:
     return f"{share:.1%}" if share >= 0.0005 else "<0.1%"
-
-
-def _wrapped(sentence: str, console: Console, style: str = "dim") -> list[Text]:
-    return [Text(line, style=style) for line in textwrap.wrap(sentence, console.width)]

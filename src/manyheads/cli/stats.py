@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import textwrap
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
@@ -67,10 +66,12 @@ from manyheads.cli.terminal.console import (
     print_written,
     shades_of,
     stdout_console,
+    wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
+from manyheads.measurement import corpus_run
 from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
 
 if TYPE_CHECKING:
@@ -122,7 +123,10 @@ def stats(
     place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json, "--all": complete})
     request = requested_statistics(statistics)
     if show_list:
-        return _show_list(talk, text or [], file, lines, corpus, model, request, as_json)
+        if text or file is not None:
+            raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
+        texts = given_corpora(talk, [], None, lines, corpus, model)[0] if corpus else None
+        return _show_list(texts, request, as_json)
     if targets is not None and (place is not None or resume is not None):
         raise TextError("--targets pairs with texts that are read at once: leave out --shard and --resume.")
     refuse_names_as_text(text or [])
@@ -171,8 +175,7 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
         figures = [column_figures(table.column(entry.name).tolist(), entry.unit) for table, entry in columns]
         cells = [list(map(Text, row)) for row in zip(*figures, strict=True)]
         table_lines, remark = lay_out_heads(headings, tables[0].heads, cells, console)
-        notes = [Text(line, style="dim") for line in textwrap.wrap(remark, console.width)]
-        print_sections([[title], [*table_lines, *notes]], console)
+        print_sections([[title], [*table_lines, *wrapped(remark, console)]], console)
         return
     # A line for each statistic: how many cases there were, the head with most of it and its interval, the next ones. Of
     # what is the same for all heads, as most chance levels are, one value.
@@ -199,8 +202,7 @@ def show_tables(tables: Sequence[HeadTable], model: str, origin: str, top: int, 
             without.setdefault(reason, []).append(statistic.name)
     without.pop("", None)
     for reason, names in without.items():
-        sentence = f"No interval of {', '.join(names)}: {reason}."
-        lines += [Text(line, style="dim") for line in textwrap.wrap(sentence, console.width)]
+        lines += wrapped(f"No interval of {', '.join(names)}: {reason}.", console)
     print_sections([[title], lines], console)
 
 
@@ -246,12 +248,12 @@ def _measured(
         chosen: str | list[str] | Callable[[Survey], list[Statistic]],
         reading: str,
         progress: Progress,
-    ) -> HeadTable | measurement.HeadSums:
+    ) -> HeadTable | corpus_run.HeadSums:
         folder = None if resume is None else resume / reading
         if place is None:
             return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
-        return measurement.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
+        return corpus_run.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
 
     measured = []
     if of_all:
@@ -278,37 +280,15 @@ def document(tables: Sequence[HeadTable]) -> Json:
     return {"statistics": [row for table in tables for row in table.statistic_rows()], "notes": notes}
 
 
-def _show_list(
-    talk: ProgressLine,
-    words: Sequence[str],
-    file: str | None,
-    lines: bool,
-    corpus: list[str] | None,
-    model: str,
-    request: str | list[str],
-    as_json: bool,
-) -> None:
-    """The statistics by name with what each is, a line each; the treebank's where one was given.
-
-    - `talk`: the line on stderr.
-    - `words`: of the text, which is refused here.
-    - `file`: of the text, which is refused here.
-    - `lines`: each line of a file is a text.
-    - `corpus`: files of a treebank.
-    - `model`: whose own texts are meant where none are given.
-    - `request`: the statistics, as --statistics names them.
-    - `as_json`: print one JSON document.
-    """
+def _show_list(texts: Corpus | list[str] | None, request: str | list[str], as_json: bool) -> None:
+    """The statistics by name with what each is, a line each; a treebank's too."""
     # All import torch, for which --help is not to wait.
-    from manyheads.measurement import SURVEY_TEXTS
+    from manyheads.measurement.corpus_run import SURVEY_TEXTS
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
     from manyheads.statistics.defined import NAMES  # as above
 
-    if words or file is not None:
-        raise TextError("--list needs no text: leave it out, or give a treebank with --corpus.")
     survey = None
-    if corpus:
-        texts, _, _ = given_corpora(talk, [], None, lines, corpus, model)
+    if texts is not None:
         assert not isinstance(texts, list)
         documents = tuple(islice(texts.open(), SURVEY_TEXTS + 1))
         survey = Survey(documents[:SURVEY_TEXTS], len(documents) <= SURVEY_TEXTS)
@@ -507,7 +487,7 @@ def merge(
     For example: manyheads merge part-*.sums --out table.parquet
     """
     # Imports torch, for which --help is not to wait.
-    from manyheads.measurement import merged_sums, require_whole
+    from manyheads.measurement.corpus_run import merged_sums, require_whole
 
     talk = ProgressLine()
     check_output(out, "--out", (*SUMS_ENDINGS, *TABLE_ENDINGS))

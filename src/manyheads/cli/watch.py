@@ -92,8 +92,12 @@ def watch(
             f"or, to see one, manyheads train induction --out run, which writes run/heads/induction."
         )
     curves = watching.open_history(path)
-    if in_studio:
-        _open_page(talk, path, browser)
+    if in_studio:  # with this file alone, at its room
+        with talk.step("starting the studio"):
+            desk = desk_of([], None, None, None, None)
+        name = path.resolve().name
+        desk.workspace.histories[name] = path
+        open_studio(talk, desk, browser=browser, view=f"#/training?history={desk.workspace.history_id(name)}")
         return
     if statistic is not None and statistic not in curves.statistics:
         raise StatisticError(
@@ -149,15 +153,6 @@ def watch(
 def _is_awaited(path: Path) -> bool:
     """Whether nothing is there yet: no file, or a folder that was made a moment ago."""
     return not path.exists() or (path.is_dir() and not any(path.iterdir()))
-
-
-def _open_page(talk: ProgressLine, path: Path, browser: bool) -> None:
-    """The studio with this file alone, at its room."""
-    with talk.step("starting the studio"):
-        desk = desk_of([], None, None, None, None)
-    name = path.resolve().name
-    desk.workspace.histories[name] = path
-    open_studio(talk, desk, browser=browser, view=f"#/training?history={desk.workspace.history_id(name)}")
 
 
 def curves_document(curves: HeadCurves, rules: Sequence[AlertRule]) -> dict[str, Any]:

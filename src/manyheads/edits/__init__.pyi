@@ -9,8 +9,8 @@ from .edits import weights_of as weights_of
 from .metrics import METRICS as METRICS
 from .metrics import OR_OWN as OR_OWN
 from .metrics import TOKENS_OF_A_BATCH as TOKENS_OF_A_BATCH
-from .metrics import Batch as Batch
 from .metrics import Metric as Metric
+from .metrics import MetricLike as MetricLike
 from .metrics import choose_metric as choose_metric
 from .metrics import exact as exact
 from .metrics import logits_of as logits_of

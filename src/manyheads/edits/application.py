@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from torch import nn
 
-from manyheads.edits.computed import Prepared, compute, model_digest, open_plan
+from manyheads.edits.computed import CorpusLike, Prepared, compute, model_digest, open_plan
 from manyheads.edits.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.edits.metrics import require_loaded
 from manyheads.errors import PlanError
@@ -29,6 +28,7 @@ from manyheads.models import LoadedModel, tap
 from manyheads.models.loading import refusing_head_mask
 from manyheads.plan import Plan, Step, describe
 
+PlanLike = Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[str]
 log = logging.getLogger("manyheads")
 
 
@@ -62,9 +62,9 @@ class Applied:
 @contextmanager
 def applied(
     lm: LoadedModel | nn.Module,
-    plan: Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[str],
-    corpus: Any = None,
-) -> Iterator[Applied]:
+    plan: PlanLike,
+    corpus: CorpusLike | None = None,
+) -> Generator[Applied]:
     """Carry out a plan in every attention call that `lm`'s model makes in this thread, until the block is left.
 
     `lm` is a loaded model, or any torch module in eval mode. `plan` is a Plan, one step, a file that `save` wrote, or
@@ -101,7 +101,7 @@ def applied(
         log.warning("%s changed nothing in what was run.", name)
 
 
-def prepare(lm: LoadedModel | nn.Module, plan: Any, corpus: Any = None) -> tuple[Prepared, bool]:
+def prepare(lm: LoadedModel | nn.Module, plan: PlanLike, corpus: CorpusLike | None = None) -> tuple[Prepared, bool]:
     """A plan with all tensors that it needs, and whether it has one plan for each sample.
 
     Errors: PlanError, HeadError, TextError.

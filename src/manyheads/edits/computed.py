@@ -12,6 +12,8 @@ floating-point numbers of the right shapes. Cost of opening: reading the tensors
 a tensor is rarely more than some MB.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import hashlib
@@ -29,13 +31,15 @@ from torch import Tensor, nn
 
 from manyheads.base import no_access, read_bytes, replacing
 from manyheads.errors import FileAccessError, HeadError, PlanError
-from manyheads.inputs import Batch, Inputs, batch_of_call, forward, forward_call, read
+from manyheads.inputs import Batch, Inputs, InputsLike, batch_of_call, forward, forward_call, read
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import Site
 from manyheads.texts import Document
 
 RESAMPLE_TEXTS = 32  # texts of a corpus that resampling draws from: the first ones
+CorpusLike = InputsLike | Sequence[Tensor | tuple[Any, ...] | Mapping[str, Any]]
+"""Texts, as every verb takes them; of a bare module a list of its inputs."""
 Layers = frozenset[tuple[str, int]] | None  # (stack, layer) of those that are computed; None: all
 
 MOST_BYTES = 4_000_000  # of a plan's JSON, thousands of steps: in memory it may take 25 times as much
@@ -65,7 +69,7 @@ class Computed:
     file: str = ""
 
     @classmethod
-    def read(cls, plan_file: Path, about: Any) -> Computed:
+    def read(cls, plan_file: Path, about: object) -> Computed:
         """The tensors that a plan names, all of them checked. Errors: PlanError, FileAccessError."""
         from safetensors import SafetensorError
         from safetensors.torch import load
@@ -148,7 +152,9 @@ class Computed:
         return tensor
 
 
-def compute(lm: LoadedModel | nn.Module, plans: Sequence[Plan], corpus: Any, layers: Layers = None) -> Computed:
+def compute(
+    lm: LoadedModel | nn.Module, plans: Sequence[Plan], corpus: CorpusLike | None, layers: Layers = None
+) -> Computed:
     """All tensors that the plans need, of some layers.
 
     Cost: the corpus is read once for means, and its first `RESAMPLE_TEXTS` texts once for resampling.
@@ -173,7 +179,7 @@ def compute(lm: LoadedModel | nn.Module, plans: Sequence[Plan], corpus: Any, lay
     for name, text in named_texts.items():
         tensors |= _outputs_on(lm, [text], name, layers)
     count = tokens = 0
-    if corpus_steps:
+    if corpus_steps and corpus is not None:
         items, some = _parted(lm, corpus)
         listed = [items] if isinstance(items, str | Document) else list(items) if isinstance(items, Sequence) else []
         if not listed:
@@ -215,11 +221,11 @@ def _source_name(step: Ablate) -> str:
     return "texts" if step.text is None else f"text {hashlib.blake2b(step.text.encode(), digest_size=6).hexdigest()}"
 
 
-def _parted(lm: LoadedModel | nn.Module, corpus: Any) -> tuple[object, Callable[[list[Any]], Any]]:
+def _parted(lm: LoadedModel | nn.Module, corpus: CorpusLike) -> tuple[object, Callable[[list[Any]], Any]]:
     """The items of a corpus, and a function that makes of some of them what is read. Pictures and sounds are one."""
     if isinstance(lm, nn.Module):
         return corpus, lambda items: items
-    inputs = replace(Inputs.of(corpus), labels=None)  # of no use here, and too many for some of the texts
+    inputs = replace(Inputs.of(corpus), labels=None)  # type: ignore[arg-type]  # of no use here, and too many for some of the texts
     if inputs.has_media:
         return [inputs], lambda items: items[0]
     name = next(name for name in ("texts", "ready", "ids") if getattr(inputs, name) is not None)
@@ -251,7 +257,7 @@ def _read(lm: LoadedModel | nn.Module, corpus: Any, observer: Callable[[Site, li
     return reading.num_tokens if reading.pieces else 0
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(inputs: object) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One input of a bare module (a tensor, a tuple or keywords) as positional and keyword arguments."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -327,6 +333,9 @@ class Prepared:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `path` (.json) and, where something was computed, a .safetensors file of the same name beside it.
 
+        Each is written whole or not at all. A process killed between the two leaves them of two plans, which opening
+        refuses; what saves the same plan again leaves it as it was.
+
         Errors: PlanError for several plans (save them one by one), another ending, numbers that are not finite, or
         more JSON than `open_plan` reads; FileAccessError.
         """
@@ -350,6 +359,14 @@ class Prepared:
         # Packed in memory: safetensors' own writer reports a full disk in a way of its own.
         tensors = {name: x.contiguous() for name, x in computed.tensors.items()}
         packed = save(tensors, {"corpus": computed.corpus, "model": computed.model})
+        # safetensors orders metadata by chance. In one order a plan saved again has the same bytes, so that a process
+        # killed between the two moves below leaves it whole.
+        start = 8 + int.from_bytes(packed[:8], "little")
+        header = json.loads(packed[8:start])
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        ordered = json.dumps(header, separators=(",", ":")).encode()
+        ordered += b" " * (-len(ordered) % 8)  # tensors begin at a multiple of 8
+        packed = len(ordered).to_bytes(8, "little") + ordered + packed[start:]
         document["computed"] = {
             "file": beside.name,
             SUM: hashlib.sha256(packed).hexdigest(),

@@ -17,6 +17,8 @@ pass for one without: positions as a bare parameter (ViT) or buffer (GPT-J), slo
 and still tell tokens apart.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import re
@@ -35,7 +37,7 @@ from manyheads.edits.computed import Computed
 from manyheads.edits.metrics import exact
 from manyheads.errors import PlanError
 from manyheads.heads import in_layer, layer_name, parts_of
-from manyheads.models import AttentionCall
+from manyheads.models import AttentionCall, text_config_of
 from manyheads.models.weights import input_width, is_transposed
 from manyheads.nn import RotaryTable
 from manyheads.plan import (
@@ -224,7 +226,9 @@ def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], spec: Mod
     counting = [step for plan in plans if plan.counted for step in plan.on_heads.values()]
     stacks = dict.fromkeys(site.stack for site in sites)
     # A part without a stack means the one without a name; where there is none, any: the only one.
-    named = {"" if stack is None and "" in stacks else stack for step in counting for stack in _stacks_in(step)}
+    texts = [str(step.heads) for step in counting] + [str(step.source) for step in counting if isinstance(step, Copy)]
+    parts = {match["stack"] for match in parts_of(texts)}
+    named = {"" if stack is None and "" in stacks else stack for stack in parts}
     for stack in stacks:
         attending = [site for site in sites if site.stack == stack]
         if not named & {stack, None} or [site.layer for site in attending] == list(range(len(attending))):
@@ -241,12 +245,6 @@ def _require_own_numbers(plans: Sequence[Plan], sites: Sequence[Site], spec: Mod
             f'heads with the numbers of the model, and "format": 2; a split of heads is read with them by '
             f"mh.read_heads(path, lm)."
         )
-
-
-def _stacks_in(step: HeadStep) -> set[str | None]:
-    """The stacks that a step names; None where it names heads without one."""
-    heads = [str(step.heads), *([str(step.source)] if isinstance(step, Copy) else [])]
-    return {match["stack"] for match in parts_of(heads)}
 
 
 def _act(
@@ -327,9 +325,7 @@ class Editor:
         """Take positions away where a plan says so, until the editor is closed. Errors: PlanError."""
         self.opened = True
         config = getattr(model, "config", None)
-        text_config: Any = (
-            config.get_text_config() if config is not None and hasattr(config, "get_text_config") else None
-        )
+        text_config = text_config_of(model) if hasattr(config, "get_text_config") else None
         windows = [getattr(text_config, name, None) for name in WINDOWS]
         self.positions.keeps_all = text_config is not None and not any(windows)
         for index, plan in enumerate(self.acts.plans):
@@ -345,7 +341,7 @@ class Editor:
                     hook = partial(self.skip_positions, Act(index, place, step, ()))
                     self.hooks.append(module.register_forward_hook(hook))
 
-    def skip_positions(self, act: Act, module: nn.Module, args: tuple[Any, ...], result: Any) -> Any:
+    def skip_positions(self, act: Act, module: nn.Module, args: tuple[Any, ...], result: object) -> object:
         """The forward hook of a module that tells positions: what it gives without them."""
         if threading.get_ident() != self.thread:
             return result
@@ -681,9 +677,9 @@ def positions_in(model: nn.Module) -> dict[str, nn.Module]:
     return carriers
 
 
-def without_positions(module: nn.Module, args: tuple[Any, ...], result: Any) -> tuple[Any, Tensor, Tensor]:
+def without_positions(module: nn.Module, args: tuple[Any, ...], result: object) -> tuple[object, Tensor, Tensor]:
     """Compute a module's output with its positions removed: (output, before, after). Errors: PlanError."""
-    if isinstance(module, RotaryTable):
+    if isinstance(module, RotaryTable) and isinstance(result, Tensor):
         x = args[0].clone()
         x[..., : module.dims] *= module.rope.sharpen  # a stretched rotation also lengthens, which tells no position
         return x, result, x

@@ -36,6 +36,8 @@ def exact(x: Tensor) -> Tensor:
 
 Own = Callable[[Any, Mapping[str, Tensor]], Any]
 """A user's metric: (the model's outputs, its inputs) -> one number a text, where more is worse."""
+MetricLike = str | Own
+"""A key of METRICS, "auto", or a function of the user's."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class Metric:
     name: str
     unit: str
     meaning: str
-    read: Callable[[Any, Batch], Tensor]
+    read: Callable[[object, Batch], Tensor]
     change: Callable[[Tensor, Tensor], Float[Tensor, "b"]]
     head: bool = True
     flat: bool = False
     by_token: bool = False
-    refer: Callable[[Any, Batch], Tensor] | None = None
+    refer: Callable[[object, Batch], Tensor] | None = None
 
     def level(self, readings: Sequence[Tensor]) -> float | None:
         """The mean reading over texts, None for a flat metric, whose readings are no numbers of texts or tokens."""
@@ -65,7 +67,7 @@ class Metric:
         return float(torch.cat([text.cpu() for text in texts]).mean())
 
 
-def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
+def token_losses(outputs: object, batch: Batch) -> Float[Tensor, "b n"]:
     """The cross-entropy of each next token, NaN where none is predicted (nats).
 
     The tokens are those that the decoder reads, each predicted by the row before it; or, among ready inputs, `labels`
@@ -94,12 +96,12 @@ def token_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b n"]:
     return losses.masked_fill(~real, torch.nan)
 
 
-def _is_encoder_decoder(outputs: Any) -> bool:
+def _is_encoder_decoder(outputs: object) -> bool:
     """Whether a decoder beside an encoder gave these outputs: it predicts label i in row i."""
     return getattr(outputs, "encoder_last_hidden_state", None) is not None
 
 
-def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
+def predictions(outputs: object, batch: Batch) -> Float[Tensor, "b n v"]:
     """Log-probabilities of the next token at each real position, NaN elsewhere."""
     logs = exact(logits_of(outputs, "kl", 3)).log_softmax(-1)
     if _is_encoder_decoder(outputs):
@@ -110,7 +112,7 @@ def predictions(outputs: Any, batch: Batch) -> Float[Tensor, "b n v"]:
     return logs if real is None else logs.masked_fill(~real.bool()[..., None], torch.nan)
 
 
-def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
+def embedding(outputs: object, batch: Batch) -> Float[Tensor, "b m"]:
     """The mean of a text's last hidden states, padding left out, as sentence embeddings are computed."""
     states = getattr(outputs, "encoder_last_hidden_state", None)
     states = getattr(outputs, "last_hidden_state", None) if states is None else states
@@ -128,13 +130,13 @@ def embedding(outputs: Any, batch: Batch) -> Float[Tensor, "b m"]:
     return (states * real).sum(1) / real.sum(1)
 
 
-def class_losses(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+def class_losses(outputs: object, batch: Batch) -> Float[Tensor, "b"]:
     """The cross-entropy of each text's label (nats)."""
     logits = exact(logits_of(outputs, "class_loss", 2))
     return F.cross_entropy(logits, _labels(batch, logits), reduction="none")
 
 
-def class_errors(outputs: Any, batch: Batch) -> Float[Tensor, "b"]:
+def class_errors(outputs: object, batch: Batch) -> Float[Tensor, "b"]:
     """1 where the likeliest class is not the text's label, else 0."""
     logits = logits_of(outputs, "class_error", 2)
     return (logits.argmax(-1) != _labels(batch, logits)).float()
@@ -149,7 +151,7 @@ def _labels(batch: Batch, logits: Tensor) -> Tensor:
     return batch.labels.to(logits.device)
 
 
-def logits_of(outputs: Any, metric: str, num_axes: int) -> Tensor:
+def logits_of(outputs: object, metric: str, num_axes: int) -> Tensor:
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor) or logits.ndim != num_axes:
         result = f"logits of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else "no logits"
@@ -186,7 +188,7 @@ METRICS = {
 }  # fmt: skip
 
 
-def choose_metric(lm: LoadedModel, metric: str | Own | Metric, labels: Any = None) -> tuple[Metric, str]:
+def choose_metric(lm: LoadedModel, metric: MetricLike | Metric, labels: object = None) -> tuple[Metric, str]:
     """The metric of this name, and why it was chosen.
 
     "auto": the labels' loss, else the language model's, else the embedding's cosine.
@@ -224,7 +226,7 @@ def choose_metric(lm: LoadedModel, metric: str | Own | Metric, labels: Any = Non
 
 
 def _user_metric(function: Own) -> Metric:
-    def read(outputs: Any, batch: Batch) -> Tensor:
+    def read(outputs: object, batch: Batch) -> Tensor:
         value = function(outputs, batch.inputs)
         try:
             numbers = torch.as_tensor(value, device="cpu")

@@ -15,11 +15,13 @@ An expanded batch is checked once: unedited, it must give what the plain pass ga
 the residual stream per layer and text.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -69,8 +71,16 @@ def read_under(
 ) -> PassRead:
     """One pass of a batch under edits. A batch without the reference that a metric needs is compared with itself.
 
-    `metric`: None reads nothing of the outputs. `guard`: check what the tap sees. `keep`: keep every layer's call.
-    `grad`: with gradients. Without edits, `guard` and `keep` the model runs untapped.
+    - `lm`: a loaded model.
+    - `batch`: what it reads.
+    - `metric`: what is read of the outputs; None: nothing.
+    - `edits`: new outputs of heads for each attention call, one edit after another; None of a call that stays.
+    - `guard`: check what the tap sees.
+    - `keep`: keep every layer's call: q, k, v and the heads' outputs of the whole batch stay in memory.
+    - `grad`: with gradients.
+
+    Without `edits`, `guard` and `keep` the model runs untapped. Cost: one forward pass. Errors: ModelError where the
+    model refuses its inputs; StatisticError where the metric cannot be read of its outputs; GuardError.
     """
     calls: dict[tuple[str, int], AttentionCall] = {}
 
@@ -109,8 +119,9 @@ class Edits(Protocol):
     def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
         """An editor for a batch of `size` texts, each of which stands once for every chosen intervention, in a row.
 
-        Without `each_its_own` one intervention serves the whole batch. `places`: for a tap on a part of the model,
-        paths from there -> the sites of the whole model.
+        Without `each_its_own` one intervention serves the whole batch. `places`: paths of modules, from the model or
+        from the block that is tapped -> the model's sites; {} for a tap on the whole model. It is made while the model
+        is as it was: it may run passes of its own.
         """
         ...
 
@@ -231,12 +242,17 @@ class Runner:
                 progress(done + 1, len(batches))
         return Swept(tuple(before), tuple(after), changes, self.because)
 
-    def run(self, batch: Batch) -> BatchRan:
-        """The unedited model's reading of a batch, and every intervention's change in each of its texts."""
+    def run(self, batch: Batch, seen: Callable[[Calls], None] | None = None) -> BatchRan:
+        """The unedited model's reading of a batch, and every intervention's change in each of its texts.
+
+        `seen` gets the unedited model's calls, before any intervention.
+        """
         # The guard checks the first batch only: it costs a second attention, and batches differ in texts alone.
         guard = not self.checked
         with keeping(self.lm.model, self.blocks, guard=guard) if self.share else nullcontext():
-            plain = read_under(self.lm, batch, self.metric).reading
+            plain, calls, _ = read_under(self.lm, batch, self.metric, keep=seen is not None)
+        if seen is not None:
+            seen(calls)
         if self.share:
             require_numbers(self.metric.change(plain, plain), self.metric, "the model as it is")
         # Once: what would forbid sharing is in the model (windows, norms over a batch), not in the texts.
@@ -262,62 +278,53 @@ class Runner:
             count = min(-(-total * max(1, width) // max(1, self.num_tokens)), total)
             for part in range(count):
                 plans = block.plans[part * total // count : (part + 1) * total // count]
-                # The plans begin in this block: earlier ones only pass on what they returned in the plain pass.
-                times, size = len(plans), len(batch.places)
-                with skipping(self.blocks[:number], size, times), self._edited(number, plans, size):
-                    after = read_under(self.lm, batch.repeated(times), self.metric).reading
+                times, after = len(plans), self._after(batch, number, plans)
                 # In the order of `repeated`: text after text, each of them once for every plan.
                 change = self.metric.change(plain.repeat_interleave(times, 0), after)
-                changes[:, plans] = change.view(size, times).cpu()
+                changes[:, plans] = change.view(-1, times).cpu()
         return BatchRan(plain, changes, first)
 
-    @contextmanager
-    def _edited(self, number: int, plans: list[int], size: int) -> Iterator[None]:
-        """The plans' edits in block `number`, in which they begin. There are three ways, the cheapest first."""
-        block, times = self.blocks[number], len(plans)
-        first, is_single = block.attention[0], len(block.attention) == 1
+    def _after(self, batch: Batch, number: int, plans: list[int]) -> Tensor:
+        """The reading of a batch in which each text stands once for every plan, where all of these begin in a block."""
+        block, times, size = self.blocks[number], len(plans), len(batch.places)
+        first, cut = block.attention[0], len(block.path) + 1
         later_sites = [attention.site for later in self.blocks[number + 1 :] for attention in later.attention]
-        touches_later = any(not self.edits.touching(site).isdisjoint(plans) for site in later_sites)
-        if first.known and is_single and not touches_later:
-            # The attention is known from the plain pass: only the edit and the output projection are computed.
-            editor = self.edits.editor(plans, each_its_own=True, size=size, places={})
-            try:
-                with replaced_forward(first.module, lambda *args, **kwargs: first.edited(editor, size, times)):
-                    yield
-            finally:
-                editor.close()
-            return
-        if touches_later:  # skipped layers do not call, so a tap cannot count layers and goes by their paths
-            sites = {site.module: site for site in self.lm.spec.sites}
-            with self._tapped(self.lm.model, plans, size, sites):
-                yield
-            return
-        forward = block.module.forward
-        cut = len(block.path) + 1  # a tap on the block alone sees paths from there
-        sites = {attention.site.module[cut:]: attention.site for attention in block.attention}
+        places = {site.module: site for site in self.lm.spec.sites}
+        # A tap on the block alone sees paths from there.
+        places |= {attention.site.module[cut:]: attention.site for attention in block.attention}
+        with ExitStack() as stack:
+            editor = self.edits.editor(plans, each_its_own=True, size=size, places=places)
+            stack.callback(editor.close)
+            # Earlier blocks only pass on what they returned in the plain pass.
+            stack.enter_context(skipping(self.blocks[:number], size, times))
+            # There are three ways, the cheapest in the middle.
+            if any(not self.edits.touching(site).isdisjoint(plans) for site in later_sites):
+                # Skipped layers do not call, so a tap cannot count layers and goes by their paths.
+                stack.enter_context(tap(self.lm.model, edits=[editor], guard=False))
+            elif first.known and len(block.attention) == 1:
+                # The attention is known from the plain pass: only the edit and the output projection are computed.
+                stack.enter_context(replaced_forward(first.module, lambda *_, **__: first.edited(editor, size, times)))
+            else:
+                forward = block.module.forward
 
-        def edited(*args: Any, **kwargs: Any) -> Any:
-            with self._tapped(block.module, plans, size, sites):
-                return forward(*args, **kwargs)
+                def edited(*args: Any, **kwargs: Any) -> object:
+                    with tap(block.module, edits=[editor], guard=False):
+                        return forward(*args, **kwargs)
 
-        with replaced_forward(block.module, edited):
-            yield
-
-    @contextmanager
-    def _tapped(self, module: nn.Module, plans: list[int], size: int, places: dict[str, Site]) -> Iterator[None]:
-        editor = self.edits.editor(plans, each_its_own=True, size=size, places=places)
-        try:
-            with tap(module, edits=[editor], guard=False):
-                yield
-        finally:
-            editor.close()
+                stack.enter_context(replaced_forward(block.module, edited))
+            return read_under(self.lm, batch.repeated(times), self.metric).reading
 
     def _check(self, batch: Batch, plain: Tensor) -> None:
         """Give up sharing where an expanded batch, unedited, differs from the plain one; else find known attention."""
         # Any model may be behind `lm`: whatever it does to an expanded batch is a reason to share nothing, no error.
         try:
+            probe = self.metric
+            if probe.refer is not None:
+                # Such a metric may be 0 as it is, and no difference is small beside that: what it compares is read.
+                probe = replace(probe, read=probe.refer, refer=None)
+                plain = read_under(self.lm, batch, probe).reading
             with skipping(self.blocks[:-1], len(batch.places), 2):
-                again = read_under(self.lm, batch.repeated(2), self.metric).reading
+                again = read_under(self.lm, batch.repeated(2), probe).reading
             difference = (again - plain.repeat_interleave(2, 0)).abs().nan_to_num(0).max()
             is_same = bool(difference <= SAME * plain.abs().nan_to_num(0).max().clamp_min(1e-30))
             self.why = "" if is_same else "an expanded batch does not give what the plain one does"
@@ -341,7 +348,7 @@ class Attention:
 
     site: Site
     module: nn.Module
-    returned: Any = None
+    returned: object = None
     call: AttentionCall | None = None
     known: bool = False  # whether `project` gives what the module returned, tried once
 
@@ -365,7 +372,7 @@ class Attention:
         if again.shape == first.shape:
             self.known = bool((again - first).abs().max() <= SAME_OF_BLOCKS * first.abs().max())
 
-    def edited(self, edit: Callable[[AttentionCall], Tensor | None], size: int, times: int) -> Any:
+    def edited(self, edit: Callable[[AttentionCall], Tensor | None], size: int, times: int) -> object:
         """The module's result after an edit, each text `times` times in a row."""
         assert self.call is not None
         call = self.call
@@ -381,6 +388,7 @@ class Attention:
         first = self.project(wide.out if new is None else new)
         if isinstance(self.returned, Tensor):
             return first
+        assert isinstance(self.returned, tuple | list), "else it is not known"
         return type(self.returned)([first, *(widened(value, size, times) for value in self.returned[1:])])
 
 
@@ -392,7 +400,7 @@ class Block:
     path: str
     attention: list[Attention] = field(default_factory=list)
     plans: list[int] = field(default_factory=list)
-    returned: Any = None
+    returned: object = None
 
 
 def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
@@ -415,13 +423,13 @@ def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
 
 
 @contextmanager
-def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterator[None]:
+def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Generator[None]:
     """Keep the result of each block and each attention module, and every call, while a plain pass runs."""
     thread = threading.get_ident()
 
     # Hooks fire in every thread that runs the model: another thread's results would be kept as ours.
     def keeper(part: Block | Attention) -> Callable[..., None]:
-        def keep(module: nn.Module, args: Any, result: Any) -> None:
+        def keep(module: nn.Module, args: object, result: object) -> None:
             if threading.get_ident() == thread:
                 part.returned = result
 
@@ -442,7 +450,7 @@ def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Iterat
 
 
 @contextmanager
-def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
+def skipping(blocks: Sequence[Block], size: int, times: int) -> Generator[None]:
     """Blocks that return their result of the plain pass; the last of each stack with each text `times` times.
 
     The results of the others are read by nobody: the block after them ignores its inputs.
@@ -457,7 +465,7 @@ def skipping(blocks: Sequence[Block], size: int, times: int) -> Iterator[None]:
 
 
 @contextmanager
-def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+def replaced_forward(module: nn.Module, forward: Callable[..., object]) -> Generator[None]:
     """Another forward in a module's place, for this thread. They nest: the innermost one is called."""
     thread = threading.get_ident()
     with _FORWARD_STACKS:
@@ -485,11 +493,11 @@ def replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator
 class _ForwardStack:
     """A module's forward while some threads have others in its place. `set_before`: one set on the instance itself."""
 
-    forward: Callable[..., Any]
-    set_before: Callable[..., Any] | None
-    forwards: dict[int, list[Callable[..., Any]]] = field(default_factory=dict)  # by thread
+    forward: Callable[..., object]
+    set_before: Callable[..., object] | None
+    forwards: dict[int, list[Callable[..., object]]] = field(default_factory=dict)  # by thread
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         forwards = self.forwards.get(threading.get_ident())
         return (forwards[-1] if forwards else self.forward)(*args, **kwargs)
 
@@ -497,7 +505,7 @@ class _ForwardStack:
 _FORWARD_STACKS = threading.Lock()  # held while stages come and go, never while a module runs
 
 
-def widened(value: Any, size: int, times: int) -> Any:
+def widened(value: object, size: int, times: int) -> object:
     """Any module's result for a batch in which each text stands `times` times in a row."""
     # Another first axis is no batch: a position bias, say, or the tables of a rotation, which all texts share.
     if isinstance(value, Tensor):

@@ -8,7 +8,6 @@ from .maps import save_grid as save_grid
 from .palette import FADED as FADED
 from .palette import UNLABELLED as UNLABELLED
 from .palette import ramp as ramp
-from .palette import role_style as role_style
 from .paper import BODY as BODY
 from .paper import SMALL as SMALL
 from .paper import Pixels as Pixels

@@ -22,7 +22,7 @@ from manyheads.figures.paper import BODY, POINT, SMALL, Pixels, Sheet, kind_of, 
 from manyheads.heads import Head
 from manyheads.roles import HeadRole
 from manyheads.roles.compare import HeadFamilies
-from manyheads.roles.words import INK, NO_ROLE, OWN_STYLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, style_of
+from manyheads.roles.words import INK, LEGEND, style_of
 
 MARGIN, SIDE, GAP, PANEL = 36, 720, 44, 300
 WIDTH = 2 * MARGIN + SIDE + GAP + PANEL
@@ -119,9 +119,9 @@ def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str],
     if missing := [str(head) for head in found.heads if head not in named]:
         raise HeadError(f"no role is given for {', '.join(missing[:5])}: give roles of all heads, or none.")
     styles = [style_of(named[head].name, named[head].evidence.statistic) for head in found.heads]
-    counts, order = Counter(styles), (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, NO_ROLE)
+    counts = Counter(styles)
     return [style.colour for style in styles], [
-        (style.colour, style.name, counts[style]) for style in order if counts[style]
+        (style.colour, style.name, counts[style]) for style in LEGEND if counts[style]
     ]
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Float, UInt8
 from numpy import ndarray
 
 from manyheads.roles.words import NO_ROLE
-from manyheads.roles.words import role_style as role_style
 
 UNLABELLED = NO_ROLE
 """The look of a head without a role, under the name that this package offers it by."""

@@ -279,7 +279,16 @@ class Sheet:
         edge: str = "none",
         line: Pixels = 1.0,
     ) -> None:
-        """A rectangle; its line runs half inside and half outside."""
+        """A rectangle; its line runs half inside and half outside.
+
+        - `x`: its left edge.
+        - `y`: its upper edge.
+        - `width`: to its right edge.
+        - `height`: to its lower edge.
+        - `fill`: its colour.
+        - `edge`: its line's colour.
+        - `line`: how wide that is.
+        """
         patch = Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=line * POINT, zorder=2)
         patch.set(joinstyle="miter", snap=False)  # snapping would move frames off the pictures' edges
         self.axes.add_artist(patch)
@@ -298,8 +307,15 @@ class Sheet:
         dashed: bool = False,
         axes: Axes | None = None,
     ) -> None:
-        """A line through points, `wide` pixels wide, above what boxes and hairlines are there; of a chart's `axes`,
-        in their units."""
+        """A line through points, above what boxes and hairlines are there.
+
+        - `points`: in pixels; of a chart, in the units of its axes.
+        - `colour`: of the line.
+        - `wide`: how wide it is.
+        - `alpha`: how much it hides, 0 to 1; None: all.
+        - `dashed`: it has gaps.
+        - `axes`: those of a chart.
+        """
         line = LineCollection([list(points)], colors=colour, linewidths=wide * POINT, alpha=alpha, zorder=3)
         line.set(linestyle=(0, (4, 3)) if dashed else "solid", capstyle="round" if dashed else "butt", clip_on=False)
         (axes or self.axes).add_collection(line, autolim=False)

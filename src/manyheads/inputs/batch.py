@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,10 +22,8 @@ from manyheads.attention import Mask
 from manyheads.errors import RecordingError
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Aligner, rolled
-from manyheads.spec import CROSS, VISION
+from manyheads.spec import CROSS, DECODER, VISION
 from manyheads.texts import Sinks, Tokens, data_seed
-
-DECODER = "decoder"  # the stack that reads texts of its own, beside an encoder's
 
 
 class Side(NamedTuple):
@@ -165,7 +163,7 @@ class Batch:
         return self.main is not None and (self.main.tokens.num_texts, self.main.width) == (len(call.q), call.k.shape[2])
 
 
-def batch_of_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Batch:
+def batch_of_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch:
     """Ids and lengths as far as a bare call shows them, and where each text begins."""
     named = {"input_ids": args[0], **kwargs} if args else kwargs
     return Batch({name: value for name, value in named.items() if isinstance(value, Tensor)}, ()).with_texts()

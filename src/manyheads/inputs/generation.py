@@ -14,12 +14,13 @@ language and task by tokens that stand before the text: they are part of what it
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from manyheads.attention import Mask
@@ -57,7 +58,7 @@ def prompts_of(lm: LoadedModel, pieces: Sequence[Piece], count: int) -> list[tup
     return prompts
 
 
-def generate(lm: LoadedModel, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, Any]) -> Batch:
+def generate(lm: LoadedModel, prompts: Sequence[Sequence[int]], count: int, options: Mapping[str, object]) -> Batch:
     """Let the model write `count` tokens after each prompt; the finished texts, as its layers have read them."""
     width = max(len(prompt) for prompt in prompts)
     ids = torch.full((len(prompts), width), padding_of(lm), device="cpu")
@@ -66,39 +67,57 @@ def generate(lm: LoadedModel, prompts: Sequence[Sequence[int]], count: int, opti
         # Padding stands before a text where new tokens follow its last one; after what an encoder reads.
         span = slice(len(prompt)) if lm.writes_apart else slice(width - len(prompt), width)
         ids[row, span], mask[row, span] = torch.tensor(list(prompt), device="cpu"), 1
-    ends = ends_of(lm.model.generation_config, lm.tokenizer)
-    device, writer = device_of(lm.model), cast(Any, lm.model)
-    with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
-        generated = writer.generate(ids.to(device), attention_mask=mask.to(device), **more)
-    # The last token was written, but never read: it has no row in any layer.
-    finished, lengths, places = generated.cpu()[:, :-1], mask.sum(-1), tuple(range(len(prompts)))
+    inputs = {"input_ids": ids.to(lm.device), "attention_mask": mask.to(lm.device)}
+    begin = 1 if lm.writes_apart else width
+    finished, stops = finished_texts(lm, inputs, begin, count, options)
+    lengths, places = mask.sum(-1), tuple(range(len(prompts)))
     if lm.writes_apart:
-        written = _written(lm, finished, torch.zeros_like(lengths), until_end(finished, 1, ends))
+        written = _written(lm, finished, torch.zeros_like(lengths), stops)
         return Batch({}, places, _written(lm, ids, torch.zeros_like(lengths), lengths), written)
     pads = width - lengths
-    written = _written(lm, finished, pads, until_end(finished, width, ends) - pads)
+    written = _written(lm, finished, pads, stops - pads)
     return Batch({}, places, written, written)
 
 
-@contextmanager
-def nobody_ends(model: Any, count: int, options: Mapping[str, Any], pad: int) -> Iterator[dict[str, Any]]:
-    """The model's own way of generating, but for one token more, and without an end: texts of a batch stay in step.
+def finished_texts(
+    lm: LoadedModel,
+    inputs: Mapping[str, Tensor],
+    begin: int,
+    count: int,
+    options: Mapping[str, object],
+    method: Callable[..., Tensor] | None = None,
+) -> tuple[Int[Tensor, "b n"], Int[Tensor, "b"]]:
+    """Let the model write `count` tokens; the ids of the finished texts, on the host, and where each text stops.
 
-    Yields the options that are none of generation's, and go to the model's generate itself.
+    `begin`: the place of the first token that is written. `method`: what writes; by default the model's own `generate`,
+    but without an end, so that the texts of a batch stay in step. One token more is written, and dropped: the last one
+    is never read by the model, and has no row in any layer.
     """
+    model: Any = lm.model  # transformers' methods, which a Module has not
     # Put in the place of the model's own config, not passed to generate: there, transformers fills in what is None.
     own_config = model.generation_config
     config = copy.deepcopy(own_config)
-    more = config.update(**options)
-    config.eos_token_id, config.pad_token_id, config.max_length, config.max_new_tokens = None, pad, None, count + 1
+    more = config.update(**options)  # the options that are none of generation's go to the model's generate itself
+    config.eos_token_id, config.pad_token_id = None, padding_of(lm)
+    config.max_length, config.max_new_tokens = None, count + 1
     model.generation_config = config
     try:
-        yield more
+        with torch.no_grad():
+            writes = model.generate if method is None else partial(method, model)
+            ids = writes(**inputs, **more).cpu()[:, :-1]
     finally:
         model.generation_config = own_config
+    ends = getattr(own_config, "eos_token_id", None)
+    ends = getattr(lm.tokenizer, "eos_token_id", None) if ends is None else ends
+    ends = [] if ends is None else [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
+    # Only what was written: the token that ends a text may also begin it (GPT-2 has one token for both).
+    written = torch.arange(ids.shape[1], device="cpu")[None] >= begin
+    stops = torch.isin(ids, torch.tensor(ends, dtype=ids.dtype, device="cpu")) & written
+    # As numbers, since argmax takes no booleans; of equal ones it returns the first, which is the first end.
+    return ids, torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
 
 
-def require_writer(lm: LoadedModel, count: int, options: Mapping[str, Any]) -> None:
+def require_writer(lm: LoadedModel, count: int, options: Mapping[str, object]) -> None:
     """Errors: RecordingError for what cannot be recorded as one text; ModelError for a model that cannot write."""
     whole("generate", count, 1, RecordingError, "how many tokens to write, 1 or more")
     for name, why in REFUSED.items():
@@ -113,22 +132,6 @@ def require_writer(lm: LoadedModel, count: int, options: Mapping[str, Any]) -> N
 
 def padding_of(lm: LoadedModel) -> int:
     return int(getattr(lm.tokenizer, "pad_token_id", None) or 0)
-
-
-def ends_of(config: Any, tokenizer: Any) -> list[int]:
-    """The end tokens of a generation config, else of the tokenizer."""
-    ends = getattr(config, "eos_token_id", None)
-    ends = getattr(tokenizer, "eos_token_id", None) if ends is None else ends
-    return [] if ends is None else [int(end) for end in (ends if isinstance(ends, list | tuple) else [ends])]
-
-
-def until_end(ids: Tensor, begin: int, ends: Sequence[int]) -> Tensor:
-    """Where each text stops: after the first end token that was written, from place `begin` on, else at the edge."""
-    written = torch.arange(ids.shape[1], device="cpu")[None] >= begin
-    # Only what was written: the token that ends a text may also begin it (GPT-2 has one token for both).
-    stops = torch.isin(ids, torch.tensor(list(ends), dtype=ids.dtype, device="cpu")) & written
-    # As numbers, since argmax takes no booleans; of equal ones it returns the first, which is the first end.
-    return torch.where(stops.any(-1), stops.to(torch.uint8).argmax(-1) + 1, ids.shape[1])
 
 
 def _written(lm: LoadedModel, ids: Tensor, first: Tensor, lengths: Tensor) -> Side:
@@ -218,20 +221,20 @@ def _join(calls: Sequence[AttentionCall]) -> AttentionCall:
     return replace(first, site=site, q=q, k=k, v=v, mask=mask, rule=rule, out=out, known=known)
 
 
-def decoder_start(config: Any) -> int:
+def decoder_start(lm: LoadedModel) -> int:
     """The token that a decoder beside an encoder begins with, by the model's config."""
+    config = getattr(lm.model, "config", None)
     start = getattr(config, "decoder_start_token_id", None)
     return int(start if start is not None else getattr(config, "bos_token_id", None) or 0)
 
 
 def start_tokens(lm: LoadedModel, transcript: str | None) -> list[int]:
     """What a decoder beside an encoder reads: its start tokens, and a transcript without its end. Errors: TextError."""
-    config = getattr(lm.model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False):
+    if not lm.writes_apart:
         if transcript is not None:
             raise RecordingError(f"transcript= is for a model with a decoder, and {lm.name} has none: leave it out.")
         return []
-    first = [decoder_start(config)]
+    first = [decoder_start(lm)]
     if transcript is None:
         prefix = [int(token) for token in getattr(lm.tokenizer, "prefix_tokens", None) or first]
         return prefix if prefix[0] == first[0] else first + prefix
@@ -262,7 +265,7 @@ def decoder_texts(lm: LoadedModel, inputs: Mapping[str, Tensor]) -> Side | None:
     return named_texts(lm, ids.cpu(), torch.zeros_like(lengths), lengths)
 
 
-def write(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int, options: Mapping[str, Any]) -> Side:
+def write(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int, options: Mapping[str, object]) -> Side:
     """Let the decoder write `count` tokens after its inputs, by transformers' plain generation; the finished texts.
 
     Whisper's own way (retries at other temperatures, rules for time stamps, pieces of long sounds) is not taken:
@@ -278,9 +281,6 @@ def write(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int, options: Ma
             f"generate={count} after {begin} tokens is more than the {limit} positions of {lm.name}: ask for at most "
             f"{max(limit - begin, 0)}."
         )
-    pad, ends = padding_of(lm), ends_of(lm.model.generation_config, lm.tokenizer)
-    with nobody_ends(lm.model, count, options, pad) as more, torch.no_grad():
-        plain: Any = GenerationMixin.generate  # type: ignore[attr-defined]
-        ids = plain(lm.model, **inputs, **more).cpu()[:, :-1]
-    lengths = until_end(ids, begin, ends)
+    plain = GenerationMixin.generate  # type: ignore[attr-defined]
+    ids, lengths = finished_texts(lm, inputs, begin, count, options, plain)
     return named_texts(lm, ids, torch.zeros_like(lengths), lengths)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from manyheads.base import one_of
 from manyheads.errors import RecordingError, TextError
-from manyheads.inputs.media import AudioLike, ImageLike
+from manyheads.inputs.media.pictures_and_sounds import AudioLike, ImageLike
 from manyheads.inputs.pieces import LONG_TEXTS, Long
 from manyheads.texts import Document
 

@@ -47,7 +47,7 @@ def forward(
     def visible(observer: Observer) -> Observer:
         return lambda call: None if call.site.stack == skips else observer(call)
 
-    def read() -> Any:
+    def read() -> object:
         return run(lm.model, lm.name, {**batch.inputs, **batch.options}, head=head, grad=grad)
 
     if not (observers or edits or guard):
@@ -56,10 +56,10 @@ def forward(
     return watched(lm.model, lm.name, read, *shown, edits=edits, guard=guard)
 
 
-def forward_call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *observers: Observer) -> Ran:
+def forward_call(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], *observers: Observer) -> Ran:
     """The same of any module and its own arguments, without gradients."""
 
-    def call() -> Any:
+    def call() -> object:
         with torch.no_grad():
             return module(*args, **kwargs)
 
@@ -69,7 +69,7 @@ def forward_call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
 def watched(
     model: nn.Module,
     name: str,
-    work: Callable[[], Any],
+    work: Callable[[], object],
     *observers: Observer,
     edits: Sequence[Edit] = (),
     guard: bool = True,

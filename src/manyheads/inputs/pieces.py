@@ -11,9 +11,9 @@ own error for what is no string of words is a bare TypeError or an empty batch, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
@@ -30,6 +30,7 @@ CORPUS_TOKENS = 50_000  # from this many tokens on, rarity is counted in the cor
 Long = Literal["windows", "truncate", "whole"]  # how a text over the limit is read
 LONG_TEXTS: tuple[Long, ...] = get_args(Long)
 ALWAYS = {"return_special_tokens_mask": True, "verbose": False}  # options of every tokenizer's call
+Encoding = Mapping[str, Any]  # what a tokenizer makes of a text: lists by name
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character beyond the first 65,536: no tokenizer takes one
 
 
@@ -39,6 +40,7 @@ class Piece:
 
     `source` is the text's index. `seed` of a window is the whole text's: windows of one text fall in the same half of
     a corpus, and are drawn together. `target`: what a decoder beside the encoder is to write, where that was given.
+    `is_cut`: whether it is a window, or all that was left of a longer text.
     """
 
     text: str
@@ -51,6 +53,7 @@ class Piece:
     gold: Gold | None = None
     seed: int = 0
     target: Piece | None = None
+    is_cut: bool = False
 
 
 def documents_of(texts: object) -> list[Document]:
@@ -82,11 +85,6 @@ def documents_of(texts: object) -> list[Document]:
             raise TextError(f"the target of {name} {fault}")
         documents.append(item if isinstance(item, Document) else Document(text, target=target))
     return documents
-
-
-def names_of(documents: Sequence[Document]) -> list[str]:
-    """What errors call each of the texts."""
-    return [f"text {index}" if len(documents) > 1 else "the text" for index in range(len(documents))]
 
 
 def fault_in(text: str) -> str:
@@ -134,47 +132,77 @@ def _overlap(limit: int) -> int:
     return limit // WINDOW_OVERLAP
 
 
-def encoded(tokenizer: Any, texts: Sequence[str], side: str = "text") -> list[Mapping[str, Any]]:
-    """Ids, special tokens and offsets of each text, of any length. Errors: as the tokenizer has them.
+def encoded(
+    tokenizer: Callable[..., Encoding] | None, texts: Sequence[str], side: str = "text"
+) -> Iterator[Encoding | Exception]:
+    """Ids, special tokens and offsets of each text, of any length; or the tokenizer's own error, in the text's place.
 
     `side`: the tokenizer's argument, "text" or "text_target": translators may have a vocabulary, or a mark, for each.
 
-    A fast tokenizer reads many texts at once in a tenth of the time. Where it fails, texts are read one by one, so
-    that an error is the first failing text's own.
+    A fast tokenizer reads many texts at once in a tenth of the time. Where it fails, texts are read one by one.
     """
+    assert tokenizer is not None, "who reads texts has asked for a tokenizer"
     fast = bool(getattr(tokenizer, "is_fast", False))
     options = {**ALWAYS, "return_offsets_mapping": fast, "truncation": False}
     if fast and len(texts) > 1:
-        with suppress(Exception):  # it is raised again below if it is a text's fault
-            return _one_by_one(tokenizer(**{side: list(texts)}, **options))
-    return [tokenizer(**{side: text}, **options) for text in texts]
+        with suppress(Exception):  # it comes again below if it is a text's fault
+            yield from _one_by_one(tokenizer(**{side: list(texts)}, **options))
+            return
+    for text in texts:
+        try:
+            encoding = tokenizer(**{side: text}, **options)
+        except Exception as error:
+            yield error
+        else:
+            yield encoding
 
 
-def _one_by_one(batch: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _one_by_one(batch: Encoding) -> list[Encoding]:
     """A fast tokenizer's encoding of several texts, or windows, as one encoding each."""
     keys = ("input_ids", "special_tokens_mask", "offset_mapping")
     return [dict(zip(keys, values, strict=True)) for values in zip(*(batch[key] for key in keys), strict=True)]
 
 
-def is_long(encoding: Mapping[str, Any], limit: int | None) -> bool:
-    """Whether a tokenised text has more tokens than the model has positions."""
-    return limit is not None and len(encoding["input_ids"]) > limit
+def tokenised(
+    lm: LoadedModel, documents: Mapping[int, Document], long: Long, names: Sequence[str] | None = None
+) -> Iterator[list[Piece] | Exception]:
+    """The pieces of each text, one or its windows; or why it cannot be read, in its place.
+
+    `documents`: by number, which their pieces have as `source`; gold is laid on a text that is read whole. `names`:
+    what errors call them. The reason is a TextError, or what the tokenizer raised.
+    """
+    encodings, limit = encoded(lm.tokenizer, [document.text for document in documents.values()]), lm.max_positions
+    for (source, document), encoding in zip(documents.items(), encodings, strict=True):
+        if isinstance(encoding, Exception):
+            yield encoding
+            continue
+        try:
+            if limit is None or len(encoding["input_ids"]) <= limit:
+                pieces = [piece_of(lm, document.text, encoding, source, document.gold)]
+            else:
+                pieces = _windows(lm, document, encoding, source, long, names[source] if names else "the text")
+        except Exception as error:
+            yield error
+        else:
+            yield pieces
 
 
-def pieces_of(
-    lm: LoadedModel, text: str, encoding: Mapping[str, Any], source: int, long: Long, limit: int | None, name: str
+def _windows(
+    lm: LoadedModel, document: Document, encoding: Encoding, source: int, long: Long, name: str
 ) -> list[Piece]:
-    """One tokenised text as a piece, or as windows. `name` is what errors call the text. Errors: TextError."""
-    if not len(encoding["input_ids"]):
-        raise TextError(f"the tokenizer makes no token of {text[:40]!r}: give a text it knows.")
-    if limit is None or not is_long(encoding, limit):
-        return [_piece(lm.tokenizer, text, encoding, source, (0, len(text)))]
+    """What a text over the model's positions is read as. `name` is what errors call it. Errors: TextError."""
+    text, limit, num_tokens = document.text, lm.max_positions or 0, len(encoding["input_ids"])
+    tokenizer = lm.required_tokenizer
+    if document.target is not None and long == "windows":
+        raise TextError(
+            f"{name} has {num_tokens} tokens, but {lm.name} has {limit} positions, and a window of it has no target of "
+            f"its own: give a shorter text, or cut it (truncate)."
+        )
     if long == "whole":
         raise TextError(
-            f"{name} has {len(encoding['input_ids'])} tokens, but {lm.name} has {limit} positions: read it in "
+            f"{name} has {num_tokens} tokens, but {lm.name} has {limit} positions: read it in "
             f"windows (the default) or cut it (truncate)."
         )
-    tokenizer = lm.required_tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise TextError(
             f"{name} is longer than the model's {limit} positions, and its slow tokenizer cannot cut windows: "
@@ -188,19 +216,31 @@ def pieces_of(
         offsets = zip(window["offset_mapping"], window["special_tokens_mask"], strict=True)
         spans = [(int(begin), int(end)) for (begin, end), added in offsets if not added and end > begin]
         stretch = (spans[0][0], max(end for _, end in spans)) if spans else (0, len(text))
-        pieces.append(replace(_piece(tokenizer, text, window, source, stretch), seed=seed))
+        pieces.append(piece_of(lm, text, window, source, stretch=stretch, seed=seed))
     return pieces
 
 
-def _piece(tokenizer: Any, text: str, encoding: Mapping[str, Any], source: int, stretch: tuple[int, int]) -> Piece:
-    """A piece with its own stretch of the text, and offsets into that stretch."""
-    begin, end = stretch
+def piece_of(
+    lm: LoadedModel,
+    text: str,
+    encoding: Encoding,
+    source: int,
+    gold: Gold | None = None,
+    *,
+    stretch: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> Piece:
+    """A whole text as a piece; or a `stretch` of it (from, to), with offsets into that. Errors: TextError for none."""
+    begin, end = stretch or (0, len(text))
     ids = tuple(map(int, encoding["input_ids"]))
+    if not ids:
+        raise TextError(f"the tokenizer makes no token of {text[:40]!r}: give a text it knows.")
     special = tuple(map(bool, encoding["special_tokens_mask"]))
     offsets = tuple((int(a), int(b)) for a, b in encoding.get("offset_mapping") or ((begin, begin),) * len(ids))
     offsets = tuple((max(0, a - begin), max(0, b - begin)) for a, b in offsets) if begin else offsets
-    pieces = tuple(tokenizer.convert_ids_to_tokens(list(ids)))
-    return Piece(text[begin:end], ids, pieces, special, offsets, source, begin)
+    pieces = tuple(map(str, lm.required_tokenizer.convert_ids_to_tokens(list(ids))))
+    is_cut = stretch is not None
+    return Piece(text[begin:end], ids, pieces, special, offsets, source, begin, gold, seed, is_cut=is_cut)
 
 
 def rarity_of(counts: Int[Tensor, "vocabulary"], whose: str) -> tuple[Float[Tensor, "vocabulary"], str]:

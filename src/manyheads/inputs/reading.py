@@ -1,7 +1,7 @@
 """What one model reads of some inputs: pieces that it batches by length, or batches that are ready.
 
 `read` makes a `Reading` of `Inputs`: texts become pieces (`pieces.py`), pictures and sounds the batches that the
-model's processor makes (`media.py`, `vision_language.py`), ready tensors stay as they are. `Reading.batches` hands out
+model's processor makes (`media`), ready tensors stay as they are. `Reading.batches` hands out
 what each forward pass takes. Batches hold texts of like length, so that little is padded; a long text goes alone.
 
 Of an encoder-decoder a text may be a pair, (source, target): the decoder then reads the target, as in training, and not
@@ -28,26 +28,24 @@ from manyheads.errors import TextError
 from manyheads.inputs.batch import Batch, Side, named_texts
 from manyheads.inputs.generation import decoder_start
 from manyheads.inputs.inputs import Inputs, InputsLike, Labels
-from manyheads.inputs.media import read_pictures, read_sounds, require_sense
+from manyheads.inputs.media.pictures_and_sounds import read_pictures, read_sounds, require_sense
+from manyheads.inputs.media.vision_language import pictures_in_text
 from manyheads.inputs.pieces import (
     Long,
     Piece,
     documents_of,
     encoded,
-    is_long,
-    names_of,
-    pieces_of,
+    piece_of,
     rarity_of,
     require_loaded,
     require_reader,
     story,
+    tokenised,
 )
-from manyheads.inputs.vision_language import pictures_in_text
 from manyheads.models import TEXT, LoadedModel
 from manyheads.texts import Document, Stretch, Tokens, data_seed
 
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining
-CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 MEDIA_BATCH = 8  # pictures or sounds read together: each is some hundreds of positions
 
 
@@ -91,10 +89,10 @@ class Reading:
         """What results say of how texts were read: how they were cut, and what a decoder beside an encoder reads."""
         return {name: str(self.notes[name]) for name in ("windows", "decoder") if self.notes.get(name)}
 
-    def counted(self) -> Reading:
-        """The same, with how rare each token is by the counts of this reading."""
+    def counted(self, whose: str = "the corpus'") -> Reading:
+        """The same, with how rare each token is by the counts of this reading, which are `whose` in words."""
         ids = torch.tensor(list(chain.from_iterable(piece.ids for piece in self.pieces)), dtype=torch.long)
-        rarity, because = rarity_of(torch.bincount(ids, minlength=self.lm.spec.vocab_size or 0), "the corpus'")
+        rarity, because = rarity_of(torch.bincount(ids, minlength=self.lm.spec.vocab_size or 1), whose)
         return replace(self, rarity=rarity, rarity_because=because)
 
     def groups(self, num_tokens: int = BATCH_TOKENS) -> list[list[int]]:
@@ -134,7 +132,10 @@ class Reading:
     def tokens(self, chosen: Sequence[int]) -> Tokens:
         """The tokens of the chosen pieces, from the left edge on."""
         pieces = [self.pieces[index] for index in chosen]
-        tokens = _tokens(pieces, bool(self.windows)) if pieces[0].text else _tokens_of_ids(self.lm, pieces)
+        tokens = _tokens(pieces, bool(self.windows))
+        if not pieces[0].text:  # ids alone, named as far as the tokenizer can
+            assert tokens.ids is not None
+            tokens = named_texts(self.lm, tokens.ids, torch.zeros_like(tokens.lengths), tokens.lengths).tokens
         if targets := [piece.target for piece in pieces if piece.target is not None]:
             target = replace(self, pieces=tuple(targets), notes={}).tokens(range(len(targets)))
             tokens = replace(tokens, target=target)
@@ -181,22 +182,15 @@ def read(lm: LoadedModel, given: InputsLike, *, pairs: bool = True, only_texts: 
 
 def _of_texts(lm: LoadedModel, inputs: Inputs, pairs: bool) -> Reading:
     documents = documents_of(inputs.texts)
-    names, plain = names_of(documents), [document.text for document in documents]
+    names = [f"text {index}" if len(documents) > 1 else "the text" for index in range(len(documents))]
     targets = _targets(lm, documents, names, inputs.long, pairs)
-    limit, pieces, cut = lm.max_positions, [], 0
-    for source, (text, encoding) in enumerate(zip(plain, encoded(lm.tokenizer, plain), strict=True)):
-        if targets and inputs.long == "windows" and is_long(encoding, limit):
-            raise TextError(
-                f"{names[source]} has {len(encoding['input_ids'])} tokens, but {lm.name} has {limit} positions, and a "
-                f"window of it has no target of its own: give a shorter text, or cut it (truncate)."
-            )
-        of_text = pieces_of(lm, text, encoding, source, inputs.long, limit, names[source])
-        cut += is_long(encoding, limit)
-        if targets:
-            of_text = [replace(of_text[0], target=targets[source])]
-        gold = documents[source].gold
-        pieces += of_text if gold is None or is_long(encoding, limit) else [replace(of_text[0], gold=gold)]
-    notes = {"windows": story(len(pieces), cut, len(plain), limit, inputs.long)}
+    pieces: list[Piece] = []
+    for of_text in tokenised(lm, dict(enumerate(documents)), inputs.long, names):
+        if isinstance(of_text, Exception):
+            raise of_text
+        pieces += [replace(of_text[0], target=targets[of_text[0].source])] if targets else of_text
+    cut = len({piece.source for piece in pieces if piece.is_cut})
+    notes = {"windows": story(len(pieces), cut, len(documents), lm.max_positions, inputs.long)}
     if lm.writes_apart:
         notes["decoder"] = decoder_story(lm, paired=bool(targets))
     # Labels are checked after the texts: a text that cannot be read is the more basic fault.
@@ -227,6 +221,8 @@ def _targets(
         raise TextError(f"{first} has a target, and {names[paired.index(False)]} has none: give one for each, or none.")
     limit, pieces, targets = lm.max_positions, [], [target for target in written if target is not None]
     for source, (text, encoding) in enumerate(zip(targets, encoded(lm.tokenizer, targets, "text_target"), strict=True)):
+        if isinstance(encoding, Exception):
+            raise encoding
         count = len(encoding["input_ids"])
         if long != "truncate" and limit is not None and count > limit:
             raise TextError(
@@ -234,7 +230,7 @@ def _targets(
                 f"give a shorter one, or cut both (truncate)."
             )
         cut = {name: values[:limit] for name, values in encoding.items()}
-        pieces += pieces_of(lm, text, cut, source, "whole", None, f"the target of {names[source]}")
+        pieces.append(piece_of(lm, text, cut, source))
     return pieces
 
 
@@ -295,17 +291,6 @@ def _label_tensor(labels: Sequence[int] | None, sources: Sequence[int]) -> Tenso
     return None if labels is None else torch.tensor([labels[source] for source in sources], device="cpu")
 
 
-def most_padding(lm: LoadedModel) -> float:
-    """The tokens of padding that a batch may take on with a further text, by where the model is.
-
-    For what adds up over texts. A gradient of a batch's mean is another one of another batch, and is not cut by this.
-    """
-    # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25 rows:
-    # 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by itself, in
-    # pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows, and takes them all together.
-    return CPU_PASS if lm.device.type == "cpu" else math.inf
-
-
 def groups_of(pieces: Sequence[Piece], num_tokens: int = BATCH_TOKENS, padding: float = math.inf) -> list[list[int]]:
     """Indices of pieces, grouped by like length: at most `num_tokens` a batch with padding, at least one piece.
 
@@ -342,15 +327,6 @@ def _tokens(pieces: Sequence[Piece], with_stretches: bool) -> Tokens:
     return Tokens(lengths, ids, named, special, offsets, texts, stretches=stretches, gold=gold)
 
 
-def _tokens_of_ids(lm: LoadedModel, pieces: Sequence[Piece]) -> Tokens:
-    """Pieces that are ids alone, named as far as the model's tokenizer can."""
-    lengths = torch.tensor([len(piece.ids) for piece in pieces])
-    ids = torch.full((len(pieces), int(lengths.max())), -1, dtype=torch.long)
-    for row, piece in enumerate(pieces):
-        ids[row, : len(piece.ids)] = torch.tensor(piece.ids)
-    return named_texts(lm, ids, torch.zeros_like(lengths), lengths).tokens
-
-
 def batch_of_tokens(lm: LoadedModel, tokens: Tokens, places: tuple[int, ...]) -> Batch:
     """The model's arguments for some tokens: padded ids and their mask; a decoder beside an encoder gets its own."""
     device, pad = lm.device, getattr(lm.tokenizer, "pad_token_id", None) or 0
@@ -381,7 +357,7 @@ def decoder_tokens(lm: LoadedModel, tokens: Tokens) -> Tokens | None:
         return None
     tokens, is_target = tokens.target or tokens, tokens.target is not None
     assert tokens.ids is not None
-    starts = [decoder_start(lm.model.config)] * tokens.num_texts
+    starts = [decoder_start(lm)] * tokens.num_texts
     shifted = getattr(lm.model, "prepare_decoder_input_ids_from_labels", None)
     if is_target and shifted is not None:  # the model's own way: a translator's start may be the target's language
         texts = zip(tokens.ids, tokens.lengths.tolist(), strict=True)

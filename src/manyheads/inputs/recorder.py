@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,18 +19,19 @@ from torch import Tensor, nn
 from manyheads import private_names
 from manyheads.attention import attend
 from manyheads.errors import ModelError, RecordingError
-from manyheads.inputs import generation, media
-from manyheads.inputs.batch import DECODER, Batch, batch_of_call
+from manyheads.inputs import generation
+from manyheads.inputs.batch import Batch, batch_of_call
 from manyheads.inputs.generation import Joiner, prompts_of, require_writer
 from manyheads.inputs.inputs import Inputs, InputsLike
+from manyheads.inputs.media.pictures_and_sounds import settled
+from manyheads.inputs.media.vision_language import written
 from manyheads.inputs.passes import forward, forward_call, watched
-from manyheads.inputs.reading import Reading, decoder_tokens, most_padding, read
-from manyheads.inputs.vision_language import written
+from manyheads.inputs.reading import Reading, decoder_tokens, read
 from manyheads.machine import MEMORY_SHARE, free_bytes
 from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts
-from manyheads.models.taps import EDITED, Tap, left_out, log, spread
+from manyheads.models.taps import EDITED, Observer, Tap, left_out, log, spread
 from manyheads.recording import Layer, LayerRecord, Recording, together
-from manyheads.spec import CROSS
+from manyheads.spec import CROSS, DECODER
 from manyheads.texts import Tokens
 from manyheads.units import gb
 
@@ -64,14 +65,14 @@ def record(
 
     Of one text with pictures (`mh.Inputs(text, image=...)`) the language model's layers are kept, not the vision
     tower's. `rec.images[i].span` are the tokens of picture i. An answer that was given is at `rec.answer`; so is what
-    the model writes (`generate=n`), read again in one pass. `inputs.vision_language` says which models, and how a
+    the model writes (`generate=n`), read again in one pass. `inputs.media.vision_language` says which models, and how a
     prompt is made. Of ready tensors one batch is recorded.
 
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
     FileAccessError, ShapeError and RecordingError too.
     """
-    tensors = tensors_to_keep(keep)
+    recorder = Recorder(keep)
     if misplaced := [name for name in options if name in Inputs.__dataclass_fields__]:
         raise RecordingError(
             f"{misplaced[0]}= is part of what is read: give mh.Inputs(..., {misplaced[0]}=...) in place of the text."
@@ -82,42 +83,20 @@ def record(
     if inputs.answer is not None and generate is not None:
         raise RecordingError("answer= and generate= are two answers: give one of them.")
     if inputs.has_media or inputs.ready is not None:
-        return _record_ready(lm, read(lm, inputs), generate, options, tensors)
+        return _record_ready(lm, read(lm, inputs), generate, options, recorder.tensors)
     if generate is not None:
-        return _record_writing(lm, inputs, generate, options, tensors)
+        return _record_writing(lm, inputs, generate, options, recorder.tensors)
     # Texts as they are, those of like length together, so that little of a batch is padding.
-    reading = replace(read(lm, inputs), most_padding=most_padding(lm))
+    reading = replace(read(lm, inputs), most_padding=lm.most_padding)
     groups = reading.groups()
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
-    keepers, states = [], []
-    with room_for(lm, reading, tensors):
+    states = []
+    with recorder.room_for(reading):
         for group in groups:
             batch = reading.batch(group)
-            keepers.append(Keeper(batch, tensors))
-            states.append(forward(lm, batch, keepers[-1].observe).tap)
-        return recording_of_texts(lm, reading, groups, keepers, states)
-
-
-def recording_of_texts(
-    lm: LoadedModel,
-    reading: Reading,
-    groups: Sequence[Sequence[int]],
-    keepers: Sequence[Keeper],
-    states: Sequence[Tap],
-) -> Recording:
-    """One recording of a whole reading, from what was kept of its batches; `groups` are the pieces of each."""
-    tokens = reading.tokens(range(len(reading.pieces)))
-    by_stack = {"": tokens}
-    if (target := decoder_tokens(lm, tokens)) is not None:
-        by_stack |= {DECODER: target, CROSS: target}
-    return recording_of(keepers, groups, by_stack, lm.model, states, {**model_facts(lm), **reading.notes})
-
-
-def room_for(lm: LoadedModel, reading: Reading, tensors: frozenset[str]) -> AbstractContextManager[None]:
-    """Room for a recording of a whole reading: its size is logged, and one that would not fit is refused."""
-    ids = [piece.ids for piece in reading.pieces] + [piece.target.ids for piece in reading.pieces if piece.target]
-    return _room(lm, len(reading.pieces), max(map(len, ids)), tensors)
+            states.append(forward(lm, batch, recorder.watch(batch)).tap)
+        return recorder.recording(reading, states)
 
 
 def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k", "lse"), **kwargs: Any) -> Recording:
@@ -132,7 +111,7 @@ def record_call(module: nn.Module, *args: Any, keep: Sequence[Keep] = ("q", "k",
 
 
 def _record_writing(
-    lm: LoadedModel, inputs: Inputs, count: int, options: Mapping[str, Any], tensors: frozenset[str]
+    lm: LoadedModel, inputs: Inputs, count: int, options: Mapping[str, object], tensors: frozenset[str]
 ) -> Recording:
     """Texts with what the model writes after them."""
     require_writer(lm, count, options)
@@ -147,7 +126,7 @@ def _record_writing(
 
 
 def _record_ready(
-    lm: LoadedModel, reading: Reading, count: int | None, options: Mapping[str, Any], tensors: frozenset[str]
+    lm: LoadedModel, reading: Reading, count: int | None, options: Mapping[str, object], tensors: frozenset[str]
 ) -> Recording:
     """Pictures, sounds or ready tensors; beside them what a decoder reads, or writes."""
     first, *others = reading.ready
@@ -170,7 +149,7 @@ def _record_ready(
             keeper, state = _keep_writing(
                 lm, lambda: replace(writes, decoder=generation.write(lm, batch.inputs, count, options)), tensors
             )
-    return media.settled(recording_of([keeper], [], None, lm.model, [state], about))
+    return settled(recording_of([keeper], [], None, lm.model, [state], about))
 
 
 def _keep_writing(lm: LoadedModel, write: Callable[[], Batch], tensors: frozenset[str]) -> tuple[Keeper, Tap]:
@@ -184,7 +163,7 @@ def _keep_writing(lm: LoadedModel, write: Callable[[], Batch], tensors: frozense
     return keeper, ran.tap
 
 
-def _generation_facts(count: int, options: Mapping[str, Any]) -> dict[str, object]:
+def _generation_facts(count: int, options: Mapping[str, object]) -> dict[str, object]:
     return {"tokens": count, **{name: repr(value) for name, value in options.items()}}
 
 
@@ -272,6 +251,41 @@ class Keeper:
     def error(self) -> float:
         """The largest error of a weight against float64, read of the device once for all layers."""
         return float(torch.stack([error.to(self.errors[0].device) for error in self.errors]).max())
+
+
+@dataclass(eq=False)
+class Recorder:
+    """Makes one recording of a whole reading: within `room_for` it, `watch` each batch, then ask for `recording`.
+
+    `keep`: the tensors of the recording, as in `record`. Errors: RecordingError for others.
+    """
+
+    keep: InitVar[Sequence[Keep]]
+    tensors: frozenset[str] = field(init=False)
+    keepers: list[Keeper] = field(default_factory=list)
+
+    def __post_init__(self, keep: Sequence[Keep]) -> None:
+        self.tensors = tensors_to_keep(keep)
+
+    def room_for(self, reading: Reading) -> AbstractContextManager[None]:
+        """Room for what is kept: its size is logged. Errors: ModelError where it would not fit."""
+        ids = [piece.ids for piece in reading.pieces] + [piece.target.ids for piece in reading.pieces if piece.target]
+        return _room(reading.lm, len(reading.pieces), max(map(len, ids)), self.tensors)
+
+    def watch(self, batch: Batch) -> Observer:
+        """What is to see each call of a batch of the reading."""
+        self.keepers.append(Keeper(batch, self.tensors))
+        return self.keepers[-1].observe
+
+    def recording(self, reading: Reading, states: Sequence[Tap]) -> Recording:
+        """What was kept of all batches. `states`: the tap of each."""
+        lm, tokens = reading.lm, reading.tokens(range(len(reading.pieces)))
+        by_stack = {"": tokens}
+        if (target := decoder_tokens(lm, tokens)) is not None:
+            by_stack |= {DECODER: target, CROSS: target}
+        about = {**model_facts(lm), **reading.notes}
+        groups = [keeper.batch.places for keeper in self.keepers]
+        return recording_of(self.keepers, groups, by_stack, lm.model, states, about)
 
 
 def recording_of(

@@ -9,7 +9,6 @@ from .effects.importance import importance as importance
 from .effects.importance import lowest_heads as lowest_heads
 from .effects.removal_curve import Curve as Curve
 from .effects.removal_curve import removal_curve as removal_curve
-from .effects.verdict import Verdict as Verdict
 from .effects.verdict import importance_verdict as importance_verdict
 from .effects.verdict import verdict as verdict
 from .prune import prune_heads as prune_heads

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -49,7 +49,7 @@ def require_in_memory(lm: LoadedModel, function: str, verb: str) -> None:
         )
 
 
-def random_inputs(model: Any) -> dict[str, Tensor]:
+def random_inputs(model: nn.Module) -> dict[str, Tensor]:
     """Two texts (or pictures, or sounds) of noise that `model` can read; different at every call."""
     fresh = torch.Generator().manual_seed(secrets.randbits(62))
     config: Any = getattr(model, "config", None)
@@ -81,30 +81,38 @@ def computing_in_full() -> Iterator[None]:
 class _Mixed(TorchFunctionMode):
     """Float32 beside half precision: widened before torch compares the dtypes, as convolutions do."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        dtypes = {value.dtype for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)}
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        inputs: tuple[Any, dict[str, Any]] = args, kwargs or {}
+        dtypes = {value.dtype for value in tree_leaves(inputs) if isinstance(value, Tensor)}
         if torch.float32 in dtypes and not dtypes.isdisjoint(HALVES):
-            args, kwargs = tree_map(_widened, args), tree_map(_widened, kwargs)
-        return func(*args, **kwargs)
+            inputs = tree_map(_widened, inputs)
+        return func(*inputs[0], **inputs[1])
 
 
 class _Halves(TorchDispatchMode):
     """Half precision alone: what reads its numbers gets them in float32, and what would make any makes float32."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        named: dict[str, Any] = kwargs or {}
         # A view of a weight is widened where it is read: it may be a small part of it.
         if func.is_view:
-            return func(*args, **kwargs)
-        kwargs = tree_map(_widened, kwargs)
+            return func(*args, **named)
+        named = tree_map(_widened, named)
         # What only moves numbers is widened afterwards: rows of a table are few, and a copy of a copy is one too many.
         if func in MOVING:
-            return _widened(func(*args, **kwargs))
-        return func(*tree_map(_widened, args), **kwargs)
+            return _widened(func(*args, **named))
+        return func(*tree_map(_widened, args), **named)
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: object) -> object:
     """Half-precision numbers, or their dtype, as float32."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype in HALVES else value

@@ -53,7 +53,14 @@ class Needle:
 def hidden_needles(
     lm: LoadedModel, haystacks: Sequence[Sequence[int]], sink: int, recent: int, count: int, seed: int
 ) -> list[Needle]:
-    """At most `count` needles in these texts, at depths spread evenly over the keys that a streaming head drops.
+    """Needles in texts, at depths spread evenly over the keys that a streaming head drops.
+
+    - `lm`: a loaded model.
+    - `haystacks`: the texts as token ids; they take turns.
+    - `sink`: the first positions that a streaming head keeps.
+    - `recent`: the last positions that it keeps.
+    - `count`: how many needles at most.
+    - `seed`: draws their keys.
 
     With a tokenizer, a pass key in English; without, random tokens of the haystacks. A haystack in which nothing lies
     beyond `sink` and `recent` of the question is passed over: the list may be empty.

@@ -127,7 +127,14 @@ def split_layers(
 ) -> tuple[SplitLayer, ...]:
     """The layers of a split of a model, from what is known of each layer that attends: which heads are kept, scores.
 
-    `query_scores` and `windows` may be empty. A layer without attention has no heads.
+    - `lm`: the model.
+    - `stack`: the one that is split.
+    - `kept`: by layer, a flag for each key/value head.
+    - `scores`: by layer, a number for each key/value head.
+    - `query_scores`: by layer, a number for each query head; may be empty.
+    - `windows`: by layer, how many positions a row sees at most; may be empty.
+
+    A layer without attention has no heads.
     """
     return tuple(
         SplitLayer(
@@ -164,6 +171,7 @@ def layer_in(entry: Mapping[str, Any], number: int) -> SplitLayer:
 
 
 def num_kept(split: Split) -> int:
+    """How many key/value heads keep everything."""
     return sum(sum(layer.kept) for layer in split.layers)
 
 

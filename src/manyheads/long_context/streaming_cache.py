@@ -647,8 +647,8 @@ class StreamingCache(DynamicCache):
         for name, value in vars(Texts()).items():
             setattr(self.texts, name, value)
 
-    def reorder_cache(self, beam_idx: Any) -> None:
-        super().reorder_cache(beam_idx)
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(beam_idx)  # pyright: ignore[reportArgumentType] any tensor of indices
         self.texts.choose(lambda x: x.index_select(0, beam_idx.to(x.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:

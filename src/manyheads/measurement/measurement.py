@@ -18,8 +18,8 @@ from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Reading, batch_of_call, forward_call, read
 from manyheads.machine import Ranks, processes_of_heads
-from manyheads.measurement.chunks import Wanted
-from manyheads.measurement.corpus_run import RunRequest, corpus_sums
+from manyheads.measurement.corpus_run.chunks import Wanted
+from manyheads.measurement.corpus_run.run import RunRequest, corpus_sums
 from manyheads.measurement.loop import by_model, sums_of
 from manyheads.measurement.sinks import Parked, SinkSearch
 from manyheads.measurement.split_heads import whole_table
@@ -44,6 +44,7 @@ def measure(
 ) -> HeadTable:
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
+    - lm: a loaded model.
     - given: a text, a list of texts, `mh.Inputs`, a `corpora.Corpus` or any iterator of strings or Documents.
     - statistics: "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
       your own; what is not named is not computed. Or a function of the `Survey` of a corpus' beginning.

@@ -21,7 +21,7 @@ from manyheads.measurement.sinks import Parked
 from manyheads.recording import LayerRecord, MaskLike, Recording, one_text, prepare, record_tensors, spread_evenly
 from manyheads.recording.exact_map import Received
 from manyheads.statistics import Facts, HeadTable, Statistic, Sums, choose
-from manyheads.statistics.sums import HIDDEN_NOTE, WORDY, finish, maximum_columns, requests_of, without
+from manyheads.statistics.sums import HIDDEN_NOTE, WORDY, finish, maximum_columns, requests_of, require_words, without
 from manyheads.texts import Sinks
 
 EVERY_ROW = "every row"
@@ -79,6 +79,7 @@ def measure_recording(
             if on_layer is not None:
                 on_layer(number, len(layers))
             text_tokens, record = layer.tokens.text(index).with_sinks(sinks), one_text(layer, index, rows)
+            require_words(text_tokens, answerable, layer.site)
             reduced = prepare(text_tokens, requests_of(answerable, text_tokens)).run(record)
             # Of sampled rows, 0 over 0 for a statistic that needs every row: NaN in the table.
             numbers = torch.zeros(2, 1, layer.site.num_heads, len(chosen), dtype=torch.float64)
@@ -120,10 +121,17 @@ def statistics_of(
         table = mh.statistics_of(q, k)                            # one layer: q [b, h, n, d], k [b, g, n, d]
         table = mh.statistics_of([q0, q1], [k0, k1], [lse0, lse1])   # two layers, whose kernels gave their lse
 
-    q and k are as they were multiplied, after rotation and norms. `mask`: "causal", "full", a boolean tensor (True =
-    may look) or a `Mask`; one for all layers, or a list. `scale` is 1 / sqrt(d) unless given; `softcap`, `sinks` (a
-    logit for each head) and `bias` as in `attend`. Text b has the first `lengths[b]` positions. An `lse` (natural
-    logarithm) spares the pass that computes it, and is checked on some rows.
+    - `q`: as it was multiplied, after rotation and norms; a tensor, or a list of one a layer.
+    - `k`: likewise.
+    - `lse`: natural logarithm; it spares the pass that computes it, and is checked on some rows.
+    - `mask`: "causal", "full", a boolean tensor (True = may look) or a `Mask`; one for all layers, or a list.
+    - `statistics`: by name, as in `measure`.
+    - `scale`: of the products, 1 / sqrt(d) by default.
+    - `softcap`: as in `attend`.
+    - `sinks`: a logit for each head, as in `attend`.
+    - `bias`: as in `attend`.
+    - `lengths`: of each text; its positions are the first ones. All by default.
+
     Statistics of words or of the model's weights are left out, and named in the notes.
     Cost: one pass over the tiles of each layer; O(tile) memory. Errors: ShapeError, RecordingError for an lse that is
     not that of q and k, StatisticError.

@@ -19,10 +19,11 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from manyheads.inputs import DECODER, Piece, Reading
+from manyheads.inputs import Piece, Reading
 from manyheads.machine import ALONE, Ranks, processes_of_heads
 from manyheads.models import AttentionCall
 from manyheads.recording.exact_map import Received, Reduced
+from manyheads.spec import DECODER
 from manyheads.statistics import evenly
 from manyheads.texts import Sinks, Tokens
 

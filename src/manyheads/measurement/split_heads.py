@@ -21,7 +21,7 @@ from torch import nn
 from manyheads import private_names
 from manyheads.errors import StatisticError
 from manyheads.machine import processes_of_heads
-from manyheads.measurement.store import packed, unpacked
+from manyheads.measurement.corpus_run.store import packed, unpacked
 from manyheads.models.weights import is_transposed, output_projection
 from manyheads.spec import Site
 from manyheads.statistics import HeadTable

@@ -14,25 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from manyheads.base import Progress
-from manyheads.inputs import (
-    DECODER,
-    Batch,
-    InputsLike,
-    Keep,
-    Keeper,
-    Reading,
-    most_padding,
-    read,
-    recording_of_texts,
-    room_for,
-    tensors_to_keep,
-)
+from manyheads.inputs import Batch, InputsLike, Keep, Reading, Recorder, read
 from manyheads.measurement.loop import by_model, sinks_or_search, sums_of
 from manyheads.measurement.sinks import SinkSearch
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Observer, Tap
 from manyheads.recording import HeadLink, LayerRecord, Recording, SpacedWord, TellingSearch, spaced_words
+from manyheads.spec import DECODER
 from manyheads.statistics import HeadTable, Statistic, choose
 from manyheads.statistics.sums import RunningSums, has_cross, two_sided
 from manyheads.texts import Sinks, Words
@@ -72,22 +61,18 @@ def study(
 
     Cost: one forward pass, and one pass over the maps' tiles. Errors: as of `measure` and `record`.
     """
-    tensors = tensors_to_keep(keep) if keep else frozenset[str]()
+    recorder = Recorder(keep) if keep else None
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds)
     reading = given if isinstance(given, Reading) else read(lm, given, only_texts=True)
-    reading = replace(reading, most_padding=most_padding(lm))
+    reading = replace(reading, most_padding=lm.most_padding)
     sought = sinks_or_search(reading, chosen) if sinks is None else sinks
-    keepers: list[Keeper] = []
     taps: list[Tap] = []
-    groups: list[Sequence[int]] = []
     run_model = by_model(lm)
 
     def run(batch: Batch, reader: Observer) -> Tap:
         watching = [reader, *(observer for watch in beside if (observer := watch(batch)) is not None)]
-        if tensors:
-            keepers.append(Keeper(batch, tensors))
-            groups.append(batch.places)
-            watching.append(keepers[-1].observe)
+        if recorder is not None:
+            watching.append(recorder.watch(batch))
 
         def observe(call: AttentionCall) -> None:
             for observer in watching:
@@ -98,10 +83,10 @@ def study(
         return tap
 
     total = RunningSums()
-    with room_for(lm, reading, tensors) if tensors else nullcontext():
+    with recorder.room_for(reading) if recorder else nullcontext():
         for part in sums_of(run, reading.batches(progress=progress), chosen, sinks=sought, kinds=kinds):
             total.add(part)
-        recording = recording_of_texts(lm, reading, groups, keepers, taps) if tensors else None
+        recording = recorder.recording(reading, taps) if recorder else None
     known = sought.sinks if isinstance(sought, SinkSearch) else sought
     notes = {"model": lm.name, "loaded": lm.because, "windows": reading.windows, "rarity": reading.rarity_because}
     notes |= {"sinks": known.because, **two_sided(lm, chosen, kinds, reading)}

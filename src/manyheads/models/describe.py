@@ -116,10 +116,10 @@ def max_positions_of(model: nn.Module, tokenizer: object = None) -> int | None:
     return _limit(tokenizer, "model_max_length")
 
 
-def text_config_of(model: nn.Module) -> Any:
+def text_config_of(model: nn.Module) -> object:
     """A model's config: of one that reads more than text, the part about text. None where it has no config."""
-    config: Any = getattr(model, "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
+    config = getattr(model, "config", None)
+    return getattr(config, "get_text_config", lambda: config)()
 
 
 def _limit(owner: object, name: str) -> int | None:

@@ -5,10 +5,8 @@ from .feed_forward import SwiGLU as SwiGLU
 from .feed_forward import gated_width as gated_width
 from .head_parallel import HeadParallel as HeadParallel
 from .layer import MultiHeadAttention as MultiHeadAttention
-from .layer_inputs import View as View
 from .mixing import LayerCall as LayerCall
 from .mixing import add_hook as add_hook
-from .mixing import mix as mix
 from .mixing import remove_hook as remove_hook
 from .positions import RelativeBias as RelativeBias
 from .positions import Rope as Rope

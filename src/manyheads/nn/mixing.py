@@ -46,7 +46,14 @@ def mix(
     *,
     dropout: float = 0.0,
 ) -> Mixed:
-    """Attention without its lse, with gradients. `dropout` falls on the weights. Rows that see nothing give 0.
+    """Attention without its lse, with gradients. Rows that see nothing give 0.
+
+    - `q`: queries, of h heads.
+    - `k`: keys, of g heads.
+    - `v`: values, of g heads.
+    - `view`: which keys each query sees.
+    - `rule`: scale, softcap, sinks and bias of the scores.
+    - `dropout`: the share of weights that are dropped, 0 to 1.
 
     Query head i reads key/value head `i // (h / g)`. Empty axes give empty or zero results.
     Cost: O(q * f) memory where a fused kernel serves, O(h * q * k) on the plain map. Oracle: reference.attend.

@@ -68,7 +68,24 @@ def read_sizes(options: Mapping[str, Any]) -> Sizes:
         options["bias"] if options[f"{name}_bias"] is None else options[f"{name}_bias"]
         for name in ("q", "k", "v", "out")
     )
-    layout = _layout(options, (kdim, vdim) == (embed_dim, embed_dim), len(set(biases[:3])) == 1)
+    layout, one_input, one_bias = options["projections"], kdim == vdim == embed_dim, len(set(biases[:3])) == 1
+    if isinstance(layout, Mapping):
+        sized = [
+            name for name in ("q_bias", "k_bias", "v_bias", "out_bias", "kdim", "vdim") if options[name] is not None
+        ]
+        sized += [] if options["bias"] else ["bias"]
+        if sized:
+            raise ShapeError(
+                f"{', '.join(sized)} with injected projections: those have their own. Leave these arguments out."
+            )
+        layout = None
+    elif layout is None:
+        layout = "fused" if one_input and one_bias else "split"
+    elif layout not in LAYOUTS:
+        raise ShapeError(f"projections={layout!r}: use 'fused', 'split', or a mapping of modules q, k, v and out.")
+    elif layout == "fused" and not (one_input and one_bias):
+        why = "kdim or vdim differ from embed_dim" if not one_input else "q, k and v differ in having a bias"
+        raise ShapeError(f"projections='fused', but {why}, and one product has one input and one bias: use 'split'.")
     v_head_dim = options["v_head_dim"] or head_dim
     return Sizes(num_heads, num_kv_heads, head_dim, v_head_dim, kdim, vdim, biases, layout)
 
@@ -111,28 +128,6 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise ShapeError(
             f"relative_bias is a {type(relative_bias).__name__}: give RelativeBias(num_buckets=32, max_distance=128)."
         )
-
-
-def _layout(options: Mapping[str, Any], one_input: bool, one_bias: bool) -> str | None:
-    layout = options["projections"]
-    if isinstance(layout, Mapping):
-        sized = [
-            name for name in ("q_bias", "k_bias", "v_bias", "out_bias", "kdim", "vdim") if options[name] is not None
-        ]
-        sized += [] if options["bias"] else ["bias"]
-        if sized:
-            raise ShapeError(
-                f"{', '.join(sized)} with injected projections: those have their own. Leave these arguments out."
-            )
-        return None
-    if layout is None:
-        return "fused" if one_input and one_bias else "split"
-    if layout not in LAYOUTS:
-        raise ShapeError(f"projections={layout!r}: use 'fused', 'split', or a mapping of modules q, k, v and out.")
-    if layout == "fused" and not (one_input and one_bias):
-        why = "kdim or vdim differ from embed_dim" if not one_input else "q, k and v differ in having a bias"
-        raise ShapeError(f"projections='fused', but {why}, and one product has one input and one bias: use 'split'.")
-    return layout
 
 
 class FusedProjections(nn.Module):

@@ -16,7 +16,6 @@ from .per_head_result import PerHeadResult as PerHeadResult
 from .per_head_result import head_place as head_place
 from .per_head_result import write_frame as write_frame
 from .recording import Recording as Recording
-from .recording import gathered as gathered
 from .recording import open_recording as open_recording
 from .word_links import HeadLink as HeadLink
 from .word_links import HeadLinks as HeadLinks

@@ -99,7 +99,7 @@ def record_tensors(
                 f"one, as in k.to(q)."
             )
         runs = _mask(mask, q, k, tokens.lengths)
-        check_attention(q, k, k, runs, softcap, sinks, bias, "auto")
+        check_attention(q, k, k, runs, softcap, sinks, bias)
         _, num_heads, num_rows, dim = q.shape
         rule = Rule(1 / math.sqrt(dim) if scale is None else scale, softcap, sinks, bias)
         crosses, because = num_rows != k.shape[2], "given"

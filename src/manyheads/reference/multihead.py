@@ -148,7 +148,14 @@ def initialise(
     layout: str = "naive",
     bias: bool = False,
 ) -> Weights:
-    """Fresh weights, "naive", "batched" or "fused", with heads of width embed_dim / num_heads; biases, if any, are 0.
+    """Fresh weights, with heads of width embed_dim / num_heads.
+
+    - `rng`: draws them.
+    - `embed_dim`: the model's width, m.
+    - `num_heads`: query heads.
+    - `num_kv_heads`: key/value heads; None: as many as query heads.
+    - `layout`: "naive", "batched" or "fused".
+    - `bias`: with biases, which begin at 0.
 
     Both scales are Glorot's sqrt(2 / (rows + columns)), and differ in what they take for the matrix: a head's own
     m x d_k ("naive": sqrt(2 / (m + d_k))) or the square one it is a slice of (the others: sqrt(2 / (2 m))).

@@ -71,9 +71,15 @@ def match(
     elsewhere: bool = False,
     apart: int = 0,
 ) -> Float64[np.ndarray, "h q k"]:
-    """The weights on keys whose label equals the row's, 0 on others. Labels below 0 match nothing.
+    """The weights on keys whose label equals the row's, 0 on others.
 
-    `earlier` counts keys `j <= i - apart` only, `elsewhere` leaves out `j = i` and those nearer than `apart`.
+    - `weights`: maps.
+    - `row_labels`: a number for each row; below 0 it matches nothing.
+    - `key_labels`: a number for each key.
+    - `earlier`: keys `j <= i - apart` only.
+    - `elsewhere`: without `j = i`, and without those nearer than `apart`.
+    - `apart`: how many positions.
+
     Summed over keys: what each row gives to its matches; over rows: what each key receives from them.
     """
     row, key = _positions(weights)

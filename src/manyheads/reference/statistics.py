@@ -217,8 +217,13 @@ def norm_masses(
 ) -> dict[str, Pair]:
     """Name -> (what is moved from the cells, all that is moved); both 0 where the text has no such cell.
 
-    "x_mass" becomes "x_norm_mass", with ".uniform": a head that looks alike at all it may see, its values as they are.
-    `movable` are classes of keys that may stand in another order among the `ordinary` ones: ".relabelled".
+    - `weights`: the maps.
+    - `norms`: lengths of the values, of each head and key.
+    - `visible`: what each row may look at.
+    - `cells`: by "x_mass", which becomes "x_norm_mass", and "x_norm_mass.uniform" of a head that looks alike at all it
+      may see, its values as they are.
+    - `movable`: classes of keys that may stand in another order: ".relabelled".
+    - `ordinary`: the keys among which they may.
     """
     everywhere = np.broadcast_to(visible / np.maximum(visible.sum(axis=1, keepdims=True), 1), weights.shape)
     moved, evenly = (weighted_cells * norms[:, None] for weighted_cells in (weights, everywhere))

@@ -46,7 +46,14 @@ from manyheads.roles.rules import (
     rule_of,
 )
 from manyheads.statistics import HeadTable
-from manyheads.statistics.sums import REPLICATES, Spread, replicate_error, share_difference_interval, wilson_interval
+from manyheads.statistics.sums import (
+    REPLICATES,
+    Spread,
+    replicate_error,
+    share_difference_interval,
+    t_95,
+    wilson_interval,
+)
 
 CHOOSE, REPORT = 0, 1  # the half of the texts on which a label is chosen, and the one whose figures are shown
 MAX_FALSE = 0.05  # the share of false claims among those that hold, at most, on average
@@ -123,8 +130,12 @@ class Claim:
 
     def row(self) -> dict[str, Any]:
         """A row of a table, with the same columns for all relations: chance_uniform, guess_mode, also_off_mode ..."""
-        row = {**asdict(self), "head": str(self.head)}
-        parts = {"chance": row.pop("chances"), "guess": row.pop("baselines"), "also": row.pop("beyond")}
+        row: dict[str, Any] = {**asdict(self), "head": str(self.head)}
+        parts = {
+            "chance": row.pop("chances"),
+            "guess": row.pop("baselines"),
+            "also": row.pop("beyond"),
+        }
         return row | {
             f"{part}_{name.rpartition('.')[2]}": value
             for part, values in parts.items()
@@ -195,6 +206,15 @@ class Half:
             low, high = np.where(known, low, np.nan), np.where(known, high, np.nan)
             self._above[name, chance] = Above(np.array(list(tests)), np.maximum(low, -1.0), np.minimum(high, 1.0))
         return self._above[name, chance]
+
+    def ratio_interval(self, name: str, most: str) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
+        """The interval of a figure's share of the most that it can be on the same texts, which it does not pass."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = self.values[:, self.index[name]] / self.values[:, self.index[most]]
+        freedom = np.minimum(self.effective_texts(name), REPLICATES) - 1
+        reach = t_95(freedom) * replicate_error(shares)
+        reach = np.where(np.isnan(self.table.interval(name, self.half)[0]), np.nan, reach)
+        return shares[:, 0] - reach, np.minimum(shares[:, 0] + reach, 1.0)
 
     def _ends(self, name: str) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
         """Wilson's interval of a share, also of too few texts to show it; the share itself where all texts agree."""
@@ -325,9 +345,9 @@ def failed_conditions(claim: Claim, rule: Rule | None = None, *, half: int = REP
 def claims_of(table: HeadTable, rules: Sequence[Rule]) -> list[list[Claim]]:
     """Every claim of one table, a list for each head, with p-values; `control` adds q-values over several tables."""
     halves = Half(table, CHOOSE), Half(table, REPORT)
-    claims = []
+    claims: list[list[Claim]] = []
     for head in range(len(table.heads)):
-        of_head = []
+        of_head: list[Claim] = []
         for rule in rules:
             # Both halves are asked the same; only the reporting half's
             # figures are shown, since a head was chosen on the other.

@@ -15,6 +15,9 @@ Cost of examples: one more reading of at most `MOST_TEXTS`, and of as many passa
 
 # device: words, tokens and a pass's answers are the host's
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's methods have no types here.
+
 from __future__ import annotations
 
 import logging
@@ -22,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool
@@ -33,8 +36,9 @@ from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import InputsLike, Piece, Reading, read, record
-from manyheads.machine import is_split, own_rank, require_all_heads, splits_heads
-from manyheads.measurement import HeadSums, Wanted, by_model, measure, require_own, sums_of
+from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
+from manyheads.measurement import by_model, measure, sums_of
+from manyheads.measurement.corpus_run import HeadSums, Wanted, require_own
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
@@ -84,7 +88,7 @@ def find_roles(
     probes: bool = False,
     resume: str | Path | None = None,
     progress: Progress | None = None,
-    ranks: Any = None,
+    ranks: Ranks | None = None,
     on_questions: Callable[[dict[str, str]], None] | None = None,
     on_reading: Callable[[str], None] | None = None,
 ) -> Roles:
@@ -119,15 +123,17 @@ def find_roles(
     check_resume(resume)
     if probes:
         require_all_heads(lm.model, lm.name, "find_roles(probes=True)")
-    begins = on_reading or (lambda name: None)
+    begins: Callable[[str], None] = on_reading or (lambda name: None)
     # Patterns are checked here, before the first reading: one that is none must not show when a corpus has been read.
     questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
     pattern_of = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
 
-    def read(name: str, source: Any, statistics: Wanted, **how: Any) -> HeadTable:
+    def read(
+        name: str, source: InputsLike | Corpus, statistics: Wanted, *, kinds: bool = False, sinks: Sinks | None = None
+    ) -> HeadTable:
         begins(name)
         folder = None if resume is None else Path(resume) / FOLDERS[name]
-        return measure(lm, source, statistics, progress=progress, resume=folder, ranks=ranks, **how)
+        return measure(lm, source, statistics, sinks=sinks, kinds=kinds, progress=progress, resume=folder, ranks=ranks)
 
     tables = [read("texts", texts, questions.of_texts, kinds=True)]
     check_table(tables[0])
@@ -348,9 +354,15 @@ def find_examples(
     count: int,
     patterns: Mapping[str, Pattern],
 ) -> dict[tuple[Head, str], tuple[Example, ...]]:
-    """The `count` best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
+    """The best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
 
-    `patterns`: the functions behind roles of one's own, by name.
+    - `lm`: a loaded model.
+    - `documents`: the texts to choose from, those of the choosing half among them.
+    - `roles`: labels and claims.
+    - `statistics`: those that were measured on such texts.
+    - `sinks`: the model's.
+    - `count`: how many texts for a head and role.
+    - `patterns`: the functions behind roles of one's own, by name.
     """
     if not count:
         return {}
@@ -370,7 +382,8 @@ def find_examples(
     columns = sorted({number[search.statistic] for search in wants})
     measured = tuple(statistics[column] for column in columns)
 
-    nums, dens = [], []
+    nums: list[Tensor] = []
+    dens: list[Tensor] = []
     for part in sums_of(by_model(lm), reading.batches(), measured, sinks=sinks):
         nums.append(part.num)
         dens.append(part.own_of(range(len(measured))))
@@ -432,7 +445,7 @@ class _Links:
     def __init__(self, lm: LoadedModel, pieces: Sequence[Piece], sinks: Sinks, patterns: Mapping[str, Pattern]) -> None:
         self.pieces, self.sinks, self.patterns = pieces, sinks, patterns
         # Where the gold words stand, once each (German "im" is two); nothing where they overlap otherwise.
-        self.spans = []
+        self.spans: list[list[tuple[int, int]]] = []
         for piece in pieces:
             spans = sorted({(word.begin, word.end) for word in piece.gold.words}) if piece.gold is not None else []
             overlap = any(before[1] > after[0] for before, after in pairwise(spans))

@@ -17,14 +17,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from manyheads import private_names
 from manyheads.base import Json, Progress, brief, no_access, plain, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError, StatisticError
 from manyheads.heads import Head
-from manyheads.measurement import code_digest, config_digest, measure
+from manyheads.measurement import measure
+from manyheads.measurement.corpus_run import code_digest, config_digest
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (
@@ -41,7 +41,7 @@ from manyheads.roles.rules import (
     distance,
 )
 from manyheads.roles.words.role_table import NOT_EFFECT, ONLY_READS, UNLABELLED
-from manyheads.statistics import DEFAULT, HeadTable, number
+from manyheads.statistics import DEFAULT, HeadTable, named, number
 from manyheads.texts import Sinks
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
@@ -70,6 +70,12 @@ class Evidence:
     norm: float | None = None
     q_value: float | None = None
 
+    @property
+    def unit(self) -> str:
+        """That of `score`, as the table of statistics has it; "" for a statistic of one's own."""
+        defined = named(self.statistic)
+        return "" if defined is None else defined.unit
+
     def to_dict(self) -> Json:
         """Plain data for JSON: the fields, None where there is no interval."""
         return {name: plain(value) for name, value in vars(self).items()}
@@ -90,6 +96,14 @@ class HeadRole:
     head: Head
     name: str
     evidence: Evidence
+
+    @property
+    def nearest(self) -> str:
+        """What an unlabelled head came nearest to, in a word; "" where it has a label."""
+        if self.name != UNLABELLED:
+            return ""
+        near = next((rule.role for rule in RULES if rule.statistic == self.evidence.statistic), "")
+        return near.replace(" tokens", "").replace(" token", "")
 
     def to_dict(self) -> Json:
         """Plain data for JSON: the head, its role, and the evidence."""
@@ -123,7 +137,7 @@ def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequen
     Of the claims that hold, the furthest from chance (`rules.distance`); `local` yields to finer ones, the sink to all.
     """
     halves = (Half(table, CHOOSE), Half(table, REPORT))
-    labels = []
+    labels: list[HeadRole] = []
     for index, head in enumerate(table.heads):
         by_rule = list(zip(rules, claims[index], strict=True))
         sound = [(rule, claim) for rule, claim in by_rule if claim.holds and rule.names_heads and rule is not SINK_RULE]
@@ -148,14 +162,15 @@ def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]],
     reported = halves[REPORT]
     most, column = reported.get("entropy.uniform", index), reported.index["entropy"]
     score = float(reported.values[index, column, 0])
-    low, high = (float(end[index]) for end in reported.table.interval("entropy", REPORT))
+    # Both are longer in longer texts: what varies from text to text is their ratio.
+    low, high = (most * float(end[index]) for end in reported.ratio_interval("entropy", "entropy.uniform"))
     rows = int(reported.num_queries("entropy")[index])
     enough = min(float(half.effective_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
         words = f"entropy {score:.2f} nats, {evenness[REPORT]:.0%} of the evenest possible ({most:.2f})"
         return HeadRole(head, "broad", Evidence("entropy", score, most, low, high, rows, None, words))
-    named = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
-    rule, claim = max(named, key=lambda pair: pair[1].chosen_excess)
+    candidates = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
+    rule, claim = max(candidates, key=lambda pair: pair[1].chosen_excess)
     evidence = evidence_of(rule, claim)
     why = "nearest rule, not enough for a role"
     if evidence.num_queries < MIN_QUERIES:
@@ -202,6 +217,28 @@ class PageLabels:
         return next((role for role in self.roles if role.head == head), None)
 
     @property
+    def surest_head(self) -> Head | None:
+        """The head to look at first: the one of the surest label that is a role on words; None without labels."""
+        on_words = [
+            role for role in self.roles if role.name not in (UNLABELLED, "broad") and not role.name.startswith("sink")
+        ]
+        pool = on_words or self.roles
+        return max(pool, key=lambda role: role.evidence.distance).head if pool else None
+
+    def by_role(self) -> dict[str, list[HeadRole]]:
+        """Role -> its heads, the strongest first. Specific roles come before general ones, unlabelled heads last."""
+        order = [*(rule.role for rule in RULES), "sink", "broad", UNLABELLED]
+
+        def place(name: str) -> int:
+            ranks = (i for i, prefix in enumerate(order) if name == prefix or name.startswith(f"{prefix} "))
+            return next(ranks, len(order))
+
+        groups: dict[str, list[HeadRole]] = {}
+        for role in sorted(self.roles, key=lambda role: -role.evidence.score):
+            groups.setdefault(role.name, []).append(role)
+        return {name: groups[name] for name in sorted(groups, key=place)}
+
+    @property
     def basis(self) -> Json:
         """What the labels rest on, as plain data."""
         return {
@@ -218,9 +255,9 @@ class PageLabels:
         return {**self.basis, "heads": [role.to_dict() for role in self.roles], "values": self.values}
 
     def __repr__(self) -> str:
-        named = sum(role.name != UNLABELLED for role in self.roles)
+        count = sum(role.name != UNLABELLED for role in self.roles)
         texts = f"{self.num_texts:,} {self.texts_are}, {self.num_tokens:,} tokens"
-        return brief(f"PageLabels({named} of {len(self.roles)} heads named, {texts})")
+        return brief(f"PageLabels({count} of {len(self.roles)} heads named, {texts})")
 
 
 def label_page(lm: LoadedModel, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
@@ -305,6 +342,6 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     return "measured now, remembered for the next run"
 
 
-def _digest(data: Any) -> str:
+def _digest(data: object) -> str:
     """A hash of the file's data as JSON: it changes with any byte of them."""
     return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=12).hexdigest()

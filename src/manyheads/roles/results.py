@@ -9,6 +9,9 @@ answers: it is left out of counts, pictures and rankings, and reported by itself
 Questions stand in families: positions, tokens, syntax in two directions, reference, others' and one's own.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pandas has no types here.
+
 from __future__ import annotations
 
 import math
@@ -66,8 +69,10 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
     claims: tuple[tuple[Claim, ...], ...]
     tables: tuple[HeadTable, ...]
     notes: dict[str, str]
-    examples: Mapping[tuple[Head, str], tuple[Example, ...]] = field(default_factory=dict)
-    probes: Mapping[str, Probe] = field(default_factory=dict)
+    examples: Mapping[tuple[Head, str], tuple[Example, ...]] = field(
+        default_factory=dict[tuple[Head, str], tuple[Example, ...]]
+    )
+    probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
 
     @overload
     def __getitem__(self, index: int | str | Head) -> HeadRole: ...
@@ -79,6 +84,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
 
     @property
     def heads(self) -> tuple[Head, ...]:
+        """All heads of the first table, in the model's order."""
         return tuple(label.head for label in self.labels)
 
     def __len__(self) -> int:
@@ -322,7 +328,7 @@ Ranked = dict[str, list[Claim]]
 def by_family(ranked: Ranked) -> list[tuple[Family, list[str]]]:
     """Roles in families. Syntax: roles that hold first, then by the best head's score; the others in the order given,
     but offsets for which no claim holds last."""
-    families = []
+    families: list[tuple[Family, list[str]]] = []
     for family in FAMILIES:
         roles = [role for role, claims in ranked.items() if family_of(claims[0].statistic) is family]
         if family in (UP, DOWN):

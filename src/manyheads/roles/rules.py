@@ -23,8 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from manyheads.statistics.defined import LOCAL, OFFSETS, offset_name, weighted_name
 
@@ -131,10 +130,10 @@ class Rule:
         return tuple(dict.fromkeys(name for name in names if name))
 
 
-def _content(role: str, statistic: str, saying: str, asks: str, norm: str = "", **options: Any) -> Rule:
-    """The rule of tokens that are chosen by what they are; `options` are further fields of `Rule`."""
+def _content(role: str, statistic: str, saying: str, asks: str, norm: str = "", unsunk: str = LEFT) -> Rule:
+    """The rule of tokens that are chosen by what they are."""
     chances, question = ("uniform", "relabelled"), f"Which head looks at {asks}?"
-    return Rule(role, statistic, MIN_CONTENT, chances, saying, asks=question, norm=norm, **options)
+    return Rule(role, statistic, MIN_CONTENT, chances, saying, asks=question, norm=norm, unsunk=unsunk)
 
 
 PLACES = {
@@ -159,7 +158,10 @@ CONTENT = (
         "induction", "induction_mass", "what followed an earlier copy", "what followed an earlier copy of the token",
         "induction_norm_mass", unsunk="induction_unsunk_mass",
     ),
-    _content("punctuation", "punctuation_mass", "punctuation", "punctuation", "punctuation_norm_mass", by_kind=True),
+    replace(
+        _content("punctuation", "punctuation_mass", "punctuation", "punctuation", "punctuation_norm_mass"),
+        by_kind=True,
+    ),
     _content("rare tokens", "rare_mass", "the text's rarest tokens", "the text's rarest tokens", "rare_norm_mass"),
 )  # fmt: skip
 NEAR = f"tokens within {LOCAL} either way"
@@ -177,18 +179,24 @@ ASKED = (
         "separator", "separator_mass", MIN_SINK, ("uniform",), "the separator", asks="Which head looks at separators?",
         norm="separator_norm_mass", names_heads=False, unsunk="",
     ),
-    _content(
-        "induction, offset -1", "previous_copy_mass", "what preceded an earlier copy",
-        "what preceded an earlier copy of the token (the letter of Olsson et al.)", "previous_copy_norm_mass",
-        names_heads=False, unsunk="previous_copy_unsunk_mass",
-    ),
-    _content(
-        "rarest word", "rarest_top", "the text's rarest word, where its strongest key is a word",
-        "the text's rarest word most of all (Voita et al.)", names_heads=False,
-    ),
-    _content(
-        "two rarest words", "two_rarest_top", "one of the text's two rarest words, where its strongest key is a word",
-        "one of the text's two rarest words most of all (Voita et al.)", names_heads=False,
+    *(
+        replace(rule, names_heads=False)
+        for rule in (
+            _content(
+                "induction, offset -1", "previous_copy_mass", "what preceded an earlier copy",
+                "what preceded an earlier copy of the token (the letter of Olsson et al.)", "previous_copy_norm_mass",
+                unsunk="previous_copy_unsunk_mass",
+            ),
+            _content(
+                "rarest word", "rarest_top", "the text's rarest word, where its strongest key is a word",
+                "the text's rarest word most of all (Voita et al.)",
+            ),
+            _content(
+                "two rarest words", "two_rarest_top",
+                "one of the text's two rarest words, where its strongest key is a word",
+                "one of the text's two rarest words most of all (Voita et al.)",
+            ),
+        )
     ),
 )  # fmt: skip
 """Asked over a corpus beside the others, by other people's formulas; what names heads is above."""
@@ -224,7 +232,7 @@ PEOPLE_SAY = {
 
 def syntax_rules(relations: Sequence[str]) -> tuple[Rule, ...]:
     """Two rules for each relation: from the dependent to its governor, and from the governor to the dependent."""
-    rules = []
+    rules: list[Rule] = []
     for relation in relations:
         noun = PEOPLE_SAY.get(relation, relation)
         article = "an" if noun[0] in "aeiou" else "a"

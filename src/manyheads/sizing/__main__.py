@@ -12,6 +12,7 @@ KINDS = (("decoders", DECODERS), ("encoders", ENCODERS), ("encoders of images", 
 
 
 def presets_markdown() -> str:
+    """The table of presets: shape, heads and parameters of each."""
     lines = [
         "| preset | what | d_model | layers | heads | kv heads | d_k | parameters |",
         "|---|---|---|---|---|---|---|---|",
@@ -35,6 +36,7 @@ def presets_markdown() -> str:
 
 
 def families_markdown() -> str:
+    """The table of the families that are sized from a config alone."""
     lines = ["| kind | families |", "|---|---|"]
     for kind, families in KINDS:
         lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in sorted(families))} |")

@@ -80,9 +80,11 @@ class Ask:
     streaming: Streaming | None = None
 
     def weight_bytes(self, numbers: int | float) -> float:
+        """Bytes of so many numbers in the weights' dtype."""
         return numbers * DTYPES[self.dtype] / 8
 
     def cache_bytes(self, numbers: int | float) -> float:
+        """Bytes of so many numbers in the cache's dtype."""
         return numbers * DTYPES[self.cache_dtype] / 8
 
 
@@ -95,6 +97,7 @@ class Flops:
 
     @property
     def total(self) -> int:
+        """FLOPs in all, of what is visible."""
         return sum(self.operations.values())
 
 
@@ -159,6 +162,7 @@ class Sizing:
 
     @property
     def name(self) -> str:
+        """What the architecture is called: a preset's name, a folder's, a model's."""
         return self.architecture.name
 
     @cached_property
@@ -169,6 +173,7 @@ class Sizing:
 
     @property
     def num_parameters(self) -> int:
+        """Parameters of the whole model, all experts included."""
         return self.architecture.num_parameters
 
     @property
@@ -178,6 +183,7 @@ class Sizing:
 
     @property
     def weight_bytes(self) -> float:
+        """Bytes of all parameters in the dtype that was asked for; scales of quantised numbers are not counted."""
         return self.ask.weight_bytes(self.num_parameters)
 
     @cached_property
@@ -208,6 +214,7 @@ class Sizing:
 
     @cached_property
     def cache(self) -> Cache | None:
+        """Bytes of keys and values of all texts at this context; None where nothing is kept, or that cannot be told."""
         architecture, ask = self.served, self.ask
         if architecture.why_untold("cache") or not architecture.generates:
             return None
@@ -411,6 +418,7 @@ def visible_pairs(attention: Attention, length: int, source: int) -> int:
 
 
 def dense_pairs(attention: Attention, length: int, source: int) -> int:
+    """All pairs of a query and a key, those that the mask hides included."""
     return length * (source if attention.cross else length)
 
 

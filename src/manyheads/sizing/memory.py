@@ -76,10 +76,12 @@ class Fit:
 
     @property
     def weights_fit(self) -> bool:
+        """Whether the weights fit beside what stays free, without any cache."""
         return self.weight_bytes + self.overhead_bytes <= self.memory_bytes
 
     @property
     def fits(self) -> bool:
+        """Whether the weights and the cache of the texts that were sized fit beside what stays free."""
         return not self.missing_bytes
 
     @property

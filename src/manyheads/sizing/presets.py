@@ -30,6 +30,7 @@ class Stored:
     parts: tuple[str, ...]
 
     def in_words(self, parameters: Mapping[str, int]) -> str:
+        """How it is stored, and about how many bytes that takes; `parameters` by part."""
         num_small = sum(parameters.get(part, 0) for part in self.parts)
         num_bytes = (num_small * self.bits + (sum(parameters.values()) - num_small) * 16) / 8
         return f"published in {self.form}: about {units.brief(num_bytes, units.DECIMAL)}"

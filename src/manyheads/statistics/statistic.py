@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Float64
@@ -33,6 +33,7 @@ from manyheads.recording.exact_map import Reduced, Request
 from manyheads.spec import CROSS
 from manyheads.texts import Tokens
 
+T = TypeVar("T")
 SHARE = (0.0, 1.0)  # the range of a share
 SELF = "self"  # a map whose rows and keys are the same tokens; the other kind is CROSS
 SELF_ONLY, CROSS_ONLY, ANY_MAP = frozenset({SELF}), frozenset({CROSS}), frozenset({SELF, CROSS})
@@ -80,19 +81,19 @@ class Facts:
         """The tokens that are looked at: `tokens` themselves, but in cross-attention."""
         return self.reduced.keys
 
-    def once(self, key: object, compute: Callable[[], Any]) -> Any:
+    def cached(self, key: object, compute: Callable[[], T]) -> T:
         """A value that depends on tokens and mask alone: computed for the first layer, reused for the others."""
         return self.reduced.plan.once(self.reduced.mask, key, compute)
 
     @property
     def rows(self) -> Bool[Tensor, "b q"]:
         """Rows that see at least one key."""
-        return self.once("rows", lambda: self.reduced.rows)
+        return self.cached("rows", lambda: self.reduced.rows)
 
     @property
     def visible(self) -> Float[Tensor, "b q"]:
         """How many keys each row sees."""
-        return self.once("visible", lambda: self.reduced.mask.counts().double().expand(self.tokens.num_texts, -1))
+        return self.cached("visible", lambda: self.reduced.mask.counts().double().expand(self.tokens.num_texts, -1))
 
     @cached_property
     def row_index(self) -> Float[Tensor, "q"]:

@@ -98,7 +98,8 @@ class _Work:
     error: BaseException | None = None
     over: threading.Event = field(default_factory=threading.Event)
 
-    def say(self, words: str, done: int = 0, total: int | None = None) -> None:
+    def report(self, words: str, done: int = 0, total: int | None = None) -> None:
+        """Set the job's progress. Raises Stopped where it is to end, or nobody has asked for it lately."""
         if self.stopped or time.monotonic() - self.requested_at > PATIENCE:
             raise Stopped(f"{self.kind} was stopped")
         self.progress = Progress(words=words, done=done, total=total)
@@ -112,11 +113,11 @@ class _Work:
         return Job.of(self, state=state, seconds=seconds, problem=problem)
 
     def run(self, work: Callable[[ReportProgress], Any]) -> None:
+        """Do the work in this thread, and keep its result or its error."""
         try:
-            # Also the first look whether anybody still waits: a job may
-            # have stood in the queue longer than its page was open.
-            self.say("starting")
-            self.result = work(self.say)
+            # The first look whether anybody still waits: a job may have stood in the queue longer than its page.
+            self.report("starting")
+            self.result = work(self.report)
             if isinstance(self.result, AnswerBody):
                 self.num_bytes = len(self.result.model_dump_json())
             elif isinstance(self.result, dict):

@@ -15,7 +15,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode
 
 from manyheads.base import Cache
@@ -73,55 +73,58 @@ class StudioSession:
             MOST_EXPERIMENTS, MOST_TOKENS, lambda experiment: len(experiment.tokens)
         )
 
-    def open(self, ask: RecordingAsk, say: ReportProgress) -> RecordingInfo:
-        return self.info(self.recordings.open(ask, say))
+    def open(self, ask: RecordingAsk, report: ReportProgress) -> RecordingInfo:
+        """Record a text or open a file, unless it is open. Raises NotHere, and what recording and opening raise."""
+        return self.info(self.recordings.open(ask, report))
 
     def info(self, opened: Opened, text: int = 0) -> RecordingInfo:
+        """The description of an open recording and of one of its texts. Raises NotHere for a text that it has not."""
         return recording_info(self.workspace, opened, text)
 
-    def worth(self, opened: Opened, head: str, kind: AblationKind, text: int, say: ReportProgress) -> Worth:
+    def worth(self, opened: Opened, head: str, kind: AblationKind, text: int, report: ReportProgress) -> Worth:
         """The effect of ablating one head. Raises NotHere."""
         opened.layer_of(head)
-        lm, words = self._model_and_text(opened, text, say)
-        return experiments.worth(lm, opened.id, head, words, kind, progress=say)
+        lm, words = self._model_and_text(opened, text, report)
+        return experiments.worth(lm, opened.id, head, words, kind, progress=report)
 
-    def importance(self, opened: Opened, text: int, say: ReportProgress) -> Atlas:
+    def importance(self, opened: Opened, text: int, report: ReportProgress) -> Atlas:
         """The atlas with the importance of each head, measured once per text. Raises NotHere."""
-        lm, words = self._model_and_text(opened, text, say)
+        lm, words = self._model_and_text(opened, text, report)
 
         def progress(done: int, total: int | None) -> None:
-            say("without each head, one by one", done, total)
+            report("without each head, one by one", done, total)
 
         # `atlas_of` finds it under this name, now and for as long as the recording is open.
         opened.once(("importance", text), lambda: importance(lm, words, progress=progress))
         return atlas_of(opened, text, self.labels.of(opened))
 
-    def _model_and_text(self, opened: Opened, text: int, say: ReportProgress) -> tuple[Any, str]:
+    def _model_and_text(self, opened: Opened, text: int, report: ReportProgress) -> tuple[LoadedModel, str]:
         """The model and the text of a recording, to run again. Raises NotHere where that is impossible."""
         texts = opened.recording.tokens.texts
         if opened.edited:
             raise NotHere("this recording's heads were edited: run an experiment with the plan and this head in it.")
         if opened.model not in self.workspace.models or not texts:
             raise NotHere(f"{opened.model} is not in this workspace, so nothing can be taken from it: --model ...")
-        say(f"loading {opened.model}", 0, None)
-        return self.workspace.load(opened.model), texts[opened.check_text(text)]
+        return self.workspace.load(opened.model, report), texts[opened.check_text(text)]
 
-    def experiment(self, ask: ExperimentAsk, say: ReportProgress) -> Experiment:
-        say(f"loading {ask.model}", 0, None)
-        experiment = experiments.run(self.workspace.load(ask.model), ask, progress=say)
+    def experiment(self, ask: ExperimentAsk, report: ReportProgress) -> Experiment:
+        """Run an experiment, and keep its result for `experiment_of`. Errors: those of `experiments.run`; NotHere."""
+        experiment = experiments.run(self.workspace.load(ask.model, report), ask, progress=report)
         return self.experiments.put(experiment.id, experiment)
 
     def experiment_of(self, name: str) -> Experiment:
+        """The result of an experiment by its id. Raises NotHere for one that is not kept any more."""
         experiment = self.experiments.get(name)
         if experiment is None:
             raise NotHere("this experiment is not kept any more: run it again.")
         return experiment
 
-    def prune(self, ask: PruningAsk, say: ReportProgress) -> Pruning:
+    def prune(self, ask: PruningAsk, report: ReportProgress) -> Pruning:
+        """Write a smaller checkpoint into the folder. Errors: FileAccessError without one, and as `save_pruned`."""
         if self.workspace.folder is None:
             raise FileAccessError("this studio may write nothing: start it with --folder DIR to save pruned models.")
-        say(f"loading {ask.model}", 0, None)
-        return experiments.save_pruned(self.workspace.load(ask.model), ask, self.workspace.folder, progress=say)
+        lm = self.workspace.load(ask.model, report)
+        return experiments.save_pruned(lm, ask, self.workspace.folder, progress=report)
 
     def config_of(self, model: str) -> str | LoadedModel:
         """The argument of `mh.size` for a model of the workspace: its folder's path needs no weights to be loaded."""
@@ -159,6 +162,7 @@ class StudioSession:
             raise
 
     def close(self) -> None:
+        """Stop what runs, and delete the recordings that were dropped on the page."""
         self.jobs.close()
         self.queue.close()
         if self.dropped is not None:

@@ -14,4 +14,3 @@ from .training_steps import Watch as Watch
 from .training_steps import WatchCallback as WatchCallback
 from .training_steps import WatchedStep as WatchedStep
 from .training_steps import watch as watch
-from .training_tap import TrainingTap as TrainingTap

@@ -109,9 +109,15 @@ def add_call(
     rows: int | None,
     passes: dict[object, Pass],
 ) -> None:
-    """Add what one call shows. `texts`: those of the batch.
+    """Add what one call shows.
 
-    `rows`: read so many rows of each text, evenly spread. `passes`: plans that layers of like texts share.
+    - `numbers`: what is added to, of the call's layer.
+    - `call`: the call.
+    - `texts`: those of the batch.
+    - `chosen`: the statistics.
+    - `rows`: read so many rows of each text, evenly spread; None: all.
+    - `passes`: plans that layers of like texts share.
+
     Cost: of max logits alone, a few rows; of statistics of maps, one pass over the tiles; of the rest, O(n).
     """
     crosses = isinstance(texts, CrossTexts)

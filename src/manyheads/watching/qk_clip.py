@@ -40,7 +40,7 @@ from manyheads.models.taps import no_way_in, own_number
 from manyheads.models.weights import LATENT, Sizes, child, holders_of, is_transposed, part_by_part
 from manyheads.nn import FusedProjections, MultiHeadAttention
 from manyheads.spec import Site, layer_number
-from manyheads.watching.training_tap import TrainingTap, unwrapped
+from manyheads.watching.training_tap import TrainingTap, in_evaluation, unwrapped
 
 log = logging.getLogger("manyheads")
 _CLIPPED: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -339,18 +339,10 @@ class QKClip:
             slack = tolerance * scores.norm(dim=(1, 2)) + rounding
             by_module.setdefault(call.site.module, Seen(call.site, scores, k[None], v, slack, tolerance))
 
-        modes = [(module, module.training) for module in self.model.modules()]
-        device, failure = device_of(self.model), None
+        failure = None
+        torch.clear_autocast_cache()  # of weights that a trial has changed
         try:
-            for module, _ in modes:  # not by eval(), which some adapters take as a sign to merge
-                module.training = False
-            torch.clear_autocast_cache()  # of weights that a trial has changed
-            with (
-                torch.no_grad(),
-                torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
-                torch.compiler.set_stance("force_eager"),
-                tap(self.model, keep, guard=False, training=True),
-            ):
+            with in_evaluation(self.model), tap(self.model, keep, guard=False, training=True):
                 try:
                     forward()
                 except torch.OutOfMemoryError:
@@ -359,8 +351,6 @@ class QKClip:
                     failure = error
         finally:
             torch.clear_autocast_cache()
-            for module, mode in modes:
-                module.training = mode
         _reshard(self.model)
         return by_module, failure
 

@@ -410,15 +410,17 @@ def watch(
 ) -> Watch:
     """Watch every head of a model while it trains. Use it in a `with` block, and call `.step()` after each step.
 
-    `model`: any model whose attention can be seen (transformers', this library's layers, `nn.MultiheadAttention`,
-    whatever calls `scaled_dot_product_attention`), in training mode or not, inside DistributedDataParallel, sharded by
-    `fully_shard`, with adapters, under autocast; one that is compiled is read by a probe (`.because`).
-    `every`: watch the first step and each multiple of it. `statistics`: `max_logit`, `max_logit_uncapped`,
-    `max_logit_unscaled`, `q_norm`, `k_norm`, `output_share`, and those of the table that ask for no words (`entropy`,
-    `first_mass`, `heaviest_key`, `missing_mass` ...). `rows`: read so many rows of each text, evenly spread, in place
-    of all; a max logit is then a lower bound. `out`: where each head's numbers are kept, as Parquet (`open_history`,
-    `manyheads watch`); the first process writes. `step`: how many steps were done before, of a training that goes on.
-    `method`: the method whose calls are the training passes, of a module that is not called itself.
+    - `model`: any model whose attention can be seen (transformers', this library's layers, `nn.MultiheadAttention`,
+      whatever calls `scaled_dot_product_attention`), in training mode or not, inside DistributedDataParallel, sharded
+      by `fully_shard`, with adapters, under autocast; one that is compiled is read by a probe (`.because`).
+    - `every`: watch the first step and each multiple of it.
+    - `statistics`: `max_logit`, `max_logit_uncapped`, `max_logit_unscaled`, `q_norm`, `k_norm`, `output_share`, and
+      those of the table that ask for no words (`entropy`, `first_mass`, `heaviest_key`, `missing_mass` ...).
+    - `rows`: read so many rows of each text, evenly spread, in place of all; a max logit is then a lower bound.
+    - `out`: where each head's numbers are kept, as Parquet (`open_history`, `manyheads watch`); the first process
+      writes.
+    - `step`: how many steps were done before, of a training that goes on.
+    - `method`: the method whose calls are the training passes, of a module that is not called itself.
 
     Weights are those before dropout. Means are over the tokens that the step trained on; padding is left out, and texts
     that are packed are texts of their own.

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -119,8 +119,14 @@ class TrainingTap:
         if self.on_pass is not None:
             self.on_pass(args, kwargs)
         if self.probes:
-            self.probed = True
-            self._probe(args, kwargs)
+            # The batch once more through the same weights, uncompiled: see the top of the page.
+            self.probed = self.probing = True
+            try:
+                with in_evaluation(self.model), self._tap() as state:
+                    self.run(*args, **kwargs)
+                self._require_seen(state)
+            finally:
+                self.probing = False
             return
         stack = ExitStack()
         state = stack.enter_context(self._tap())
@@ -160,25 +166,26 @@ class TrainingTap:
         if not state.sites:
             raise ModelError(no_way_in(self.model, type(self.model).__name__, state.by_hand))
 
-    def _probe(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """The batch once more through the same weights, uncompiled: see the top of the page."""
-        device = device_of(self.model)
-        training = [module for module in self.model.modules() if module.training]
-        self.probing = True
-        try:
-            self.model.eval()
-            with (
-                torch.no_grad(),
-                torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
-                torch.compiler.set_stance("force_eager"),
-                self._tap() as state,
-            ):
-                self.run(*args, **kwargs)
-            self._require_seen(state)
-        finally:
-            self.probing = False
-            for module in training:  # one by one: a loop may keep some parts in evaluation mode
-                module.training = True
+
+@contextmanager
+def in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Inside, a model runs in evaluation mode, uncompiled and without gradients, on random numbers of its own."""
+    device = device_of(model)
+    # One by one: a loop may keep some parts in evaluation mode. Not by eval(), which some adapters take as a sign to
+    # merge.
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]),
+            torch.compiler.set_stance("force_eager"),
+        ):
+            yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 class _Preceded:
@@ -187,7 +194,7 @@ class _Preceded:
     def __init__(self, owner: TrainingTap, call: Callable[..., Any]) -> None:
         self.owner, self.call = owner, call
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         self.owner._enter(self.owner.model, args, kwargs)
         return self.call(*args, **kwargs)
 
@@ -200,7 +207,7 @@ class _Method:
         self.owner: TrainingTap | _Nothing = owner
         self.method = method  # after it, which copies what another watch's wrapper has
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
         self.owner._enter(self.owner.model, args, kwargs)
         try:
             return self.method(*args, **kwargs)

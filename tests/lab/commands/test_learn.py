@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from manyheads.lab.commands.lesson_page import _table_lines
+from manyheads.lab.commands.lesson_page import table_lines
 from manyheads.lab.lessons import matrix, shelf
 from manyheads.lab.lessons.cells import Table
 from tests.cli.conftest import assert_refused
@@ -103,7 +103,7 @@ def test_a_printed_lesson_draws_for_a_pipe_what_can_be_judged_and_an_interview_h
 
 
 def lines_of(*parts, complete=False, width=80, **more):
-    return _table_lines(matrix("name", "words", *parts, **more), width, complete)[0]
+    return table_lines(matrix("name", "words", *parts, **more), width, complete)[0]
 
 
 def test_numbers_have_three_figures_and_headings_keep_their_words():
@@ -125,19 +125,17 @@ def test_tables_are_cut_to_the_terminal_unless_all_is_given():
     weights[np.triu_indices(24, 1)] = -np.inf
     tokens = [f"token{at}" for at in range(24)]
     for width in (60, 80, 100):
-        lines, is_cut = _table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), width, False)
+        lines, is_cut = table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), width, False)
         assert is_cut and max(map(len, lines)) <= width < max(map(len, lines)) + 2 * len("  token23")
         assert len(lines) == 1 + 10 + 1 and "token0" in lines[1] and lines[-1].split()[-1] == "0.0417"
         assert lines[1].split()[:3] == ["token0", "0.0417", "."] and "..." in lines[0]
-        whole, is_cut = _table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), width, True)
+        whole, is_cut = table_lines(matrix("weights", "w", weights, tokens, tokens, as_map=True), width, True)
         assert not is_cut and max(map(len, whole)) <= width and "..." not in "".join(whole)
         assert sum(line.count("0.0417") for line in whole) == 24 * 25 / 2
-    small, is_cut = _table_lines(
-        matrix("weights", "w", weights[:5, :5], tokens[:5], tokens[:5], as_map=True), 60, False
-    )
+    small, is_cut = table_lines(matrix("weights", "w", weights[:5, :5], tokens[:5], tokens[:5], as_map=True), 60, False)
     assert not is_cut and len(small) == 6
     wide = Table("w", "", np.ones((2, 2)), (2, 2), ("猫が", "b"), ("坐った", "c"))
-    assert len({cell_len(line) for line in _table_lines(wide, 60, False)[0]}) == 1, "two columns a character"
+    assert len({cell_len(line) for line in table_lines(wide, 60, False)[0]}) == 1, "two columns a character"
 
 
 def test_a_training_is_printed_as_steps_of_its_curves_and_three_of_its_moments(run):

@@ -36,8 +36,7 @@ from manyheads.lab.reproductions import reproduction_of as named
 from manyheads.lab.training import save_chart
 from manyheads.lab.training.charts import Chart
 from manyheads.lab.training.checkpoints import History
-from manyheads.lab.training.decoder import ATTENTIONS, Decoder, DecoderConfig, sigmoid_attend
-from manyheads.lab.training.export import to_llama
+from manyheads.lab.training.decoder import ATTENTIONS, Decoder, DecoderConfig, sigmoid_attend, to_llama
 from manyheads.lab.training.presets.heads import Reader, related
 from manyheads.lab.training.presets.passkey import Passkeys
 from manyheads.lab.training.presets.preset import live
@@ -180,14 +179,6 @@ def test_a_quick_trial_of_own_trainings_shows_seeds_steps_and_both_curves(tmp_pa
     save_chart(made.result.chart, tmp_path / "figure.svg")
     again = reproduce("olsson-phase", tmp_path / "out", quick=True, seeds=2)
     assert again.document["rows"] == rows  # read back, not trained again
-
-
-@pytest.mark.slow  # trials of the others: what they train is held by its own tests, what they read by those above
-@pytest.mark.parametrize("name", ["gu-sinks", "zhai-collapse", "kimi-clip"])
-def test_a_quick_trial_runs(name, tmp_path):
-    made = reproduce(name, tmp_path / "out", quick=True)
-    assert all(len(row["each"]) == 1 and row["verdict"] in ("undecided", "not judged") for row in made.document["rows"])
-    save_chart(made.result.chart, tmp_path / "figure.svg")
 
 
 @pytest.mark.slow  # a training of a seed: the circuit forms in it, and only with two layers
@@ -342,7 +333,7 @@ def test_scores_and_what_is_answered_with_heads_masked_are_those_of_eager_maps_a
             for place in rest["is_word"][row].nonzero()[:, 0].tolist():
                 nats += [-float(logits[row, place - 1, ids[place]])] if place else []
         masked = found["top"][count - 1]
-        assert masked["recall"] == np.mean(right)
+        assert masked["recall"] == pytest.approx(np.mean(right), rel=1e-7)  # a mean in float32: 1 / 12 is rounded
         assert masked["loss_words"] == pytest.approx(np.mean(nats), rel=1e-5)
 
 
@@ -409,11 +400,15 @@ def test_differences_of_losses_are_taken_seed_by_seed():
 # ------------------------------------------------------------------------------------------------------------- as whole
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["michel-curve", "voita-gates", "wu-masking", "gqa-uptrain"])
+@pytest.mark.slow  # what they train is held by its own tests, what they read by those above
+@pytest.mark.parametrize("name", [name for name in REPRODUCTIONS if name not in ("olsson-phase", "wu-scores")])
 def test_a_trial_goes_from_training_to_page(tmp_path, name):
     made = reproduce(name, tmp_path / name, quick=True)
     assert made.document["rows"] and all(len(row["each"]) == 1 for row in made.document["rows"])
+    # One seed shows no spread: a number alone is judged that no seed moves.
+    exact = {row.quantity for row in made.result.rows if row.exact}
+    verdicts = {row["verdict"] for row in made.document["rows"] if row["quantity"] not in exact}
+    assert verdicts <= {"undecided", "not judged"}
     save_chart(made.result.chart, tmp_path / "figure.svg")
     page = (tmp_path / name / "page.md").read_text()
     assert all(row["quantity"] in page for row in made.document["rows"])

@@ -13,7 +13,11 @@ import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError, PlanError
 from manyheads.lab.training import bundle as bundling
 from manyheads.lab.training.bundle import FOLDER, MOST_BYTES, bundle, numbers_table
-from manyheads.lab.training.presets.code.data import (
+from manyheads.lab.training.presets.code import NAME_OF_FIRSTREPEATS as NAME
+from manyheads.lab.training.presets.code import NULL, TRIAL, first_repeats, read_data
+from manyheads.lab.training.presets.induction import RepeatedTokens
+from manyheads.lab.training.presets.preset import Setup
+from manyheads.lab.training.presets.python_source import (
     BEGIN,
     BEGIN_ID,
     END_ID,
@@ -29,10 +33,6 @@ from manyheads.lab.training.presets.code.data import (
     stream_of,
     train_tokenizer,
 )
-from manyheads.lab.training.presets.code.preset import NAME_OF_FIRSTREPEATS as NAME
-from manyheads.lab.training.presets.code.preset import NULL, TRIAL, first_repeats, read_data
-from manyheads.lab.training.presets.induction import RepeatedTokens
-from manyheads.lab.training.presets.preset import Setup
 from manyheads.models.loading import checkpoints as bundled
 from manyheads.roles.probes import probe_repeats
 from tests.refusals import refuses
@@ -89,8 +89,8 @@ def test_a_batch_follows_from_seed_and_step_alone_early_windows_are_short_and_la
 
 
 def test_windows_cover_the_stream_evenly(monkeypatch):
-    monkeypatch.setattr("manyheads.lab.training.presets.code.data.RANDOM_SHARE", 0.0)
-    monkeypatch.setattr("manyheads.lab.training.presets.code.data.PASTED_SHARE", 0.0)
+    monkeypatch.setattr("manyheads.lab.training.presets.python_source.RANDOM_SHARE", 0.0)
+    monkeypatch.setattr("manyheads.lab.training.presets.python_source.PASTED_SHARE", 0.0)
     counts = torch.zeros(5000)
     data = windows(stream=torch.arange(5000), steps=200, stages=(Stage(1.0, 16),))
     for step in range(200):
@@ -110,7 +110,7 @@ def test_a_share_of_the_windows_repeats_itself(monkeypatch):
     assert len(twice) == 33 and int(twice.min()) > END_ID
     assert any(torch.equal(twice[size:], twice[:-size]) for size in range(4, 17))
     plain = windows(stream=torch.arange(5000)).batch(0)["ids"]
-    monkeypatch.setattr("manyheads.lab.training.presets.code.data.PASTED_SHARE", 0.95)
+    monkeypatch.setattr("manyheads.lab.training.presets.python_source.PASTED_SHARE", 0.95)
     assert not torch.equal(windows(stream=torch.arange(5000)).batch(0)["ids"], plain)
 
 

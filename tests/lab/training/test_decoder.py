@@ -15,11 +15,10 @@ import manyheads as mh
 from manyheads.errors import GuardError, HeadError, ModelError, ShapeError
 from manyheads.heads import Head
 from manyheads.lab.reproductions.voita_gates import GatedHeads, hard_concrete, middle, share_open
-from manyheads.lab.training import export
-from manyheads.lab.training.decoder import Decoder, DecoderConfig, next_token_loss
-from manyheads.lab.training.export import save_llama, to_llama
-from manyheads.lab.training.presets.code.data import as_transformers, train_tokenizer
-from manyheads.lab.training.presets.code.preset import first_repeats
+from manyheads.lab.training import decoder as export
+from manyheads.lab.training.decoder import Decoder, DecoderConfig, next_token_loss, save_llama, to_llama
+from manyheads.lab.training.presets.code import first_repeats
+from manyheads.lab.training.presets.python_source import as_transformers, train_tokenizer
 from manyheads.measurement import measure_call
 from tests.refusals import refuses
 

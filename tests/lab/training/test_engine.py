@@ -97,12 +97,14 @@ def stopped(run: Run, path: Path, at: int) -> None:
         train(run, path, progress=progress)
 
 
-def test_a_run_that_was_stopped_has_the_losses_of_one_that_was_not(tmp_path):
-    whole = train(run_of(), tmp_path / "whole.safetensors")
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_run_that_was_stopped_has_the_losses_of_one_that_was_not(optimizer, tmp_path):
+    settings = replace(SETTINGS, optimizer=optimizer)
+    whole = train(run_of(settings), tmp_path / "whole.safetensors")
     path = tmp_path / "stopped.safetensors"
-    stopped(run_of(), path, 8)
+    stopped(run_of(settings), path, 8)
     assert read_state(path).step == 5
-    resumed = train(run_of(), path)
+    resumed = train(run_of(settings), path)
     assert resumed.resumed_at == 5
     for name in ("step", "loss", "rate", "norm"):
         assert str(resumed.history.columns[name]) == str(whole.history.columns[name]), name
@@ -145,15 +147,6 @@ def test_a_step_of_muon_is_an_orthogonal_matrix_as_large_as_adamws(fresh):
     singular = np.linalg.svd(step / (0.2 * math.sqrt(8)))[1]
     # Five rounds of Newton and Schulz end near 1, by design between 0.7 and 1.2 (Jordan et al. 2024); bfloat16.
     assert ((singular > 0.6) & (singular < 1.3)).all()
-
-
-def test_a_stopped_run_of_muon_goes_on_with_the_same_losses(tmp_path):
-    settings = replace(SETTINGS, optimizer="muon")
-    whole = train(run_of(settings), tmp_path / "whole.safetensors")
-    stopped(run_of(settings), tmp_path / "stopped.safetensors", 8)
-    resumed = train(run_of(settings), tmp_path / "stopped.safetensors")
-    assert resumed.resumed_at == 5 and resumed.history.columns["loss"][1:] == whole.history.columns["loss"][1:]
-    assert whole.history.columns["loss"][1:] != train(run_of(), tmp_path / "a.safetensors").history.columns["loss"][1:]
 
 
 def test_a_checkpoint_from_before_a_setting_was_there_goes_on(tmp_path):

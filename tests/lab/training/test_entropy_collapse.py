@@ -12,7 +12,7 @@ import torch
 from manyheads.lab.training import GridChart, carry_out, save_chart
 from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss
 from manyheads.lab.training.loop import train
-from manyheads.lab.training.presets import entropy_collapse
+from manyheads.lab.training.presets import gqa
 from manyheads.lab.training.presets.entropy_collapse import COMPARISON, reparametrise
 from manyheads.lab.training.presets.qk_clip import COMPARISON as CLIPPED
 from manyheads.lab.training.runs import Run, Settings
@@ -136,7 +136,7 @@ def test_a_way_that_diverges_is_reported_up_to_where_it_ended(tmp_path, monkeypa
         calls.append(0)
         return batch_loss(model, batch) * (float("inf") if len(calls) == 11 else 1.0)  # the second run's fifth step
 
-    monkeypatch.setattr(entropy_collapse, "batch_loss", loss)
+    monkeypatch.setattr(gqa, "batch_loss", loss)
     outcome = carry_out("qk-clip", tmp_path, quick=True)
     ended = "the loss of clipped-100-0 became inf at step 4"
     ways = outcome.report["found"]["ways"]

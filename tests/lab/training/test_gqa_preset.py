@@ -10,8 +10,7 @@ import torch
 import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.lab.training import save_chart
-from manyheads.lab.training.decoder import Decoder, DecoderConfig
-from manyheads.lab.training.export import to_llama
+from manyheads.lab.training.decoder import Decoder, DecoderConfig, to_llama
 from manyheads.lab.training.loop import train
 from manyheads.lab.training.presets import gqa
 from manyheads.lab.training.presets.gqa import EQUAL, decode_all, divergence, next_logits, with_fewer_kv_heads

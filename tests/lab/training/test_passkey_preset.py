@@ -14,11 +14,9 @@ from torch import Tensor, nn
 import manyheads as mh
 from manyheads.heads import Head
 from manyheads.lab.training import save_chart
-from manyheads.lab.training.decoder import Decoder
-from manyheads.lab.training.export import to_llama
+from manyheads.lab.training.decoder import Decoder, to_llama
 from manyheads.lab.training.loop import train
 from manyheads.lab.training.presets import passkey
-from manyheads.lab.training.presets.code.data import BEGIN_ID
 from manyheads.lab.training.presets.passkey import (
     RECENT,
     SINK,
@@ -30,6 +28,7 @@ from manyheads.lab.training.presets.passkey import (
     groups_of,
     loss_of,
 )
+from manyheads.lab.training.presets.python_source import BEGIN_ID
 from manyheads.lab.training.runs import HELD_OUT_STEP
 from manyheads.measurement import measure_call
 from manyheads.statistics.defined import distant_mass

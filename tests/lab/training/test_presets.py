@@ -71,16 +71,6 @@ def test_a_second_training_in_the_same_folder_is_refused_until_the_first_has_end
         pass
 
 
-@pytest.mark.slow  # gqa's and rul's own trials, and processes that train `heads` together, stop and go on in every run
-@pytest.mark.parametrize(
-    ("preset", "run"),
-    [("heads", "h2-0"), ("collapse", "tied-0"), ("supervised", "previous-0.01-0"), ("entropy-collapse", "high-0")],
-)
-def test_a_trial_that_was_stopped_goes_on_the_same(preset, run, tmp_path):
-    whole, resumed = whole_and_resumed(preset, tmp_path, 11)  # in the second run, after its checkpoint
-    assert resumed.trained[run].resumed_at == 3 and resumed.report["found"] == whole.report["found"]
-
-
 @pytest.mark.slow
 def test_induction_says_what_its_ablations_do_not_show(tmp_path):
     from manyheads.lab.training.presets.induction import control
@@ -227,9 +217,10 @@ def test_nets_of_one_seed_read_the_same_texts_and_held_out_ones_are_no_steps():
 
 
 @pytest.mark.slow  # test_gqa_preset's trial runs, stops and goes on
-def test_a_trial_of_collapse_runs_from_start_to_end(tmp_path):
-    whole = carry_out("collapse", tmp_path / "whole", quick=True)
+def test_a_trial_of_collapse_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+    whole, resumed = whole_and_resumed("collapse", tmp_path, 11)  # in the second run, after its checkpoint
     found = whole.report["found"]
+    assert resumed.trained["tied-0"].resumed_at == 3 and resumed.report["found"] == found
     assert {run["parameters"] for run in whole.report["runs"].values()} == {found["parameters"]}
     assert list(found["ways"]) == ["free", "averaged", "tied", "skipped", "unmixed"]
     apart = {way: each["diversity"]["mean"] for way, each in found["ways"].items()}

@@ -239,8 +239,7 @@ def test_health_stays_then_falls_ever_faster_until_it_is_gone():
 
 
 def test_seeds_make_other_engines_and_test_engines_stop_before_they_fail(fleet):
-    again, other = training.simulate(5, 30, 12), training.simulate(6, 30, 12)
-    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(fleet.train, again.train, strict=True))
+    other = training.simulate(6, 30, 12)
     assert [len(each.rows) for each in fleet.train] != [len(each.rows) for each in other.train]
     assert {each.left for each in fleet.train} == {0}
     for each in fleet.test:

@@ -9,7 +9,7 @@ import torch
 
 from manyheads.heads import Head
 from manyheads.inputs import record_call
-from manyheads.lab.training import carry_out, save_chart
+from manyheads.lab.training import save_chart
 from manyheads.lab.training.decoder import Decoder, DecoderConfig
 from manyheads.lab.training.loop import train
 from manyheads.lab.training.presets import supervised
@@ -26,6 +26,8 @@ from manyheads.lab.training.presets.supervised import (
     seen_of,
 )
 from manyheads.measurement import measure_call
+
+from .stopping import whole_and_resumed
 
 TEXTS, LENGTH, VOCAB, HEADS = 3, 11, 23, 2
 FREE, PULLED = WAYS[0], WAYS[3]
@@ -113,9 +115,10 @@ def test_the_designed_net_keeps_its_promise_and_its_first_head_is_needed():
 
 
 @pytest.mark.slow  # test_gqa_preset's trial runs, stops and goes on
-def test_a_trial_runs_from_start_to_end(tmp_path):
-    whole = carry_out("supervised", tmp_path / "whole", quick=True)
+def test_a_trial_runs_from_start_to_end_stops_and_goes_on_the_same(tmp_path):
+    whole, resumed = whole_and_resumed("supervised", tmp_path, 11)  # in the second run, after its checkpoint
     found = whole.report["found"]
+    assert resumed.trained["previous-0.01-0"].resumed_at == 3 and resumed.report["found"] == found
     assert list(found["ways"]) == [way.name for way in WAYS] and len(whole.report["runs"]) == 2 * len(WAYS)
     assert (found["half_way"], found["ways"]["free"]["learned_by"]) == (3, [None, None])
     assert list(found["loss_over_free"]) == [way.name for way in WAYS[1:]]

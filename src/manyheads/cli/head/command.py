@@ -6,7 +6,6 @@ One text, or one window of a longer one (`--window`): `look` reads all of it. A 
 from __future__ import annotations
 
 import math
-import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,12 +58,13 @@ from manyheads.cli.terminal.console import (
     shades_of,
     shortened,
     stdout_console,
+    wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
 from manyheads.recording import exact_map
-from manyheads.roles.words import ABSENT, UNLABELLED, figure, hue, span, unit_of
+from manyheads.roles.words import ABSENT, UNLABELLED, figure, hue, span
 from manyheads.spec import CROSS
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def gather(
 ) -> HeadResult:
     """Load, label, record and measure one text or window, and draw the picture that was asked for."""
     # Both import torch, for which --help is not to wait.
-    from manyheads.inputs import require_sense
+    from manyheads.inputs.media import require_sense
     from manyheads.models import TEXT  # as above
 
     begun = time.perf_counter()
@@ -348,6 +348,10 @@ LABEL = WORD_WIDTH + 6
 
 
 def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
+    """The role, a small map, where each token looks, the strongest links, the numbers, and what to type next.
+
+    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are no keys.
+    """
     console = stdout_console()
     links = find_links(looked.layer, looked.head.index, top, leave_out)
     arguments = looked.source.arguments and f" {looked.source.arguments}"
@@ -385,7 +389,7 @@ def _headline(looked: HeadResult, console: Console) -> list[Text]:
     if role is None:
         name, facts = "no role", [("role", f"none: {labels.because}")]
     else:
-        name, evidence, unit = clean(role.name), role.evidence, unit_of(role.evidence.statistic)
+        name, evidence, unit = clean(role.name), role.evidence, role.evidence.unit
         interval = f"95% interval {span(evidence.low, evidence.high, unit)}"
         if math.isnan(evidence.low):
             interval = "no 95% interval: too few texts hold its cases"
@@ -434,7 +438,7 @@ def _sinks_line(looked: HeadResult, links: Links, leave_out: bool, console: Cons
     else:
         grey = "grey: " if console.color_system else ""
         words = f"{grey}{names}, the sink, gets {share}"
-    return [Text(line, style="dim") for line in textwrap.wrap(words, console.width)]
+    return wrapped(words, console)
 
 
 def _map(looked: HeadResult, links: Links, leave_out: bool, console: Console) -> list[Text]:

@@ -11,7 +11,7 @@ import shlex
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -38,6 +38,7 @@ from manyheads.heads import Head
 if TYPE_CHECKING:
     import torch
 
+    from manyheads.inputs.media import ImageLike
     from manyheads.models import LoadedModel
     from manyheads.texts import Grid
 LABEL = 6
@@ -90,6 +91,7 @@ class PictureResult:
 
     @property
     def others(self) -> dict[str, float]:
+        """The weights of what is no patch (a class token, the text), by name."""
         return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
     def strongest(self) -> list[tuple[int, int, float]]:
@@ -154,7 +156,7 @@ def gather(
 ) -> PictureResult:
     """Load, record, read the row, and draw the picture that was asked for."""
     # All of these import torch, for which --help is not to wait.
-    from manyheads.inputs import picture_of, require_sense  # as above
+    from manyheads.inputs.media import picture_of, require_sense  # as above
     from manyheads.models import PICTURES
     from manyheads.recording import grid_of  # as above
 
@@ -191,7 +193,13 @@ def gather(
 
 
 def _look_from_text(
-    talk: ProgressLine, lm: LoadedModel, name: str, image: str, picture: Any, question: Question, model: ModelChoice
+    talk: ProgressLine,
+    lm: LoadedModel,
+    name: str,
+    image: str,
+    picture: ImageLike,
+    question: Question,
+    model: ModelChoice,
 ) -> PictureResult:
     """The row of a token of the answer, or of the text behind the picture. Errors: ShapeError for one not there."""
     import torch  # for which --help is not to wait
@@ -238,24 +246,17 @@ def _look_from_text(
 
 
 def _finished(
-    talk: ProgressLine, looked: PictureResult, picture: Any, plot: Path | None, begun: float
+    talk: ProgressLine, looked: PictureResult, picture: ImageLike, plot: Path | None, begun: float
 ) -> PictureResult:
     """The same with the picture that was asked for, drawn, and how long it all took."""
     written = ()
     if plot is not None:
-        # Both import torch, for which --help is not to wait.
-        from manyheads.inputs import (
-            shown,
-            shown_in_text,  # as above
-        )
+        from manyheads.inputs.media import shown  # imports torch, for which --help is not to wait
 
         grid = looked.grid
         places = {(row, column): grid.pixels(row, column) for row in range(grid.rows) for column in range(grid.columns)}
         with talk.step(f"drawing {plot.name}"):
-            if looked.question is None:
-                pixels = shown(looked.lm, picture)
-            else:
-                pixels = shown_in_text(looked.lm, picture, grid.picture)
+            pixels = shown(looked.lm, picture, None if looked.question is None else grid.picture)
             comma = "," if looked.question is not None else ""
             looks = f"where patches look, {MEAN}" if looked.looker == MEAN else f"where {looked.looker}{comma} looks"
             about = f"{Path(looked.image).name}, read as {pixels.shape[1]} x {pixels.shape[0]} pixels"
@@ -277,6 +278,7 @@ def _finished(
 
 
 def print_page(looked: PictureResult) -> None:
+    """What was read and where the row goes, the map, the strongest patches, and what to type next."""
     console, strongest = stdout_console(), looked.strongest()
     patches = Text(" ")
     for row, column, weight in strongest:

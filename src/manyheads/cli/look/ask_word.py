@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import shlex
-import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -31,6 +30,7 @@ from manyheads.cli.terminal.console import (
     print_sections,
     shortened,
     stdout_console,
+    wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import TextError
@@ -52,8 +52,8 @@ class WordAnswer:
     lm: LoadedModel
     model: ModelChoice
     source: Source
-    links: Any
-    words: Sequence[Any]
+    links: recording.HeadLinks
+    words: Sequence[recording.SpacedWord]
     drawn: recording.HeadLink | None
     labels: PageLabels
     written: tuple[str, ...]
@@ -167,7 +167,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
         label = f"{drawn.head} {drawn.weight:.0%}"
         lines = linked_sentence(answer.words, drawn, label, _colour(answer, drawn), console)
         rule = "" if pair else "Drawn: the link heaviest for its distance, as every head may look at a neighbour."
-        sections.append([*lines, *(Text(line, style="dim") for line in textwrap.wrap(rule, console.width))])
+        sections.append([*lines, *wrapped(rule, console)])
     sections.append(_ranking(answer, console, complete) if pair else _by_word(answer, console, complete))
     remarks = []
     if not pair:
@@ -191,7 +191,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
             words = f"{shlex.quote(link.query)} --to {shlex.quote(link.key)}"
             offers.append((f"{command} {words}", "every head, by that link"))
     sections += [
-        [Text(line, style="dim") for line in textwrap.wrap(remark, console.width)],
+        wrapped(remark, console),
         [Text.assemble(("wrote  ", "dim"), clean(path)) for path in answer.written],
         offered(offers, console),
     ]
@@ -224,7 +224,7 @@ def _ranking(answer: WordAnswer, console: Console, complete: bool) -> list[Text]
 
 def _by_word(answer: WordAnswer, console: Console, complete: bool) -> list[Text]:
     """A line for each word that some head links to the given one most: its heads, the heaviest first."""
-    links, groups = answer.links, dict[str, list[Any]]()
+    links, groups = answer.links, dict[str, list[recording.HeadLink]]()
     for link in links:
         if not math.isnan(link.weight):
             groups.setdefault(link.key if links.query else link.query, []).append(link)

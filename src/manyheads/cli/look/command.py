@@ -10,13 +10,12 @@ import math
 import operator
 import re
 import shlex
-import textwrap
 import time
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -24,7 +23,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import Json, users_home
+from manyheads.base import Json, plural, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -62,6 +61,7 @@ from manyheads.cli.terminal.console import (
     print_sections,
     shortened,
     stdout_console,
+    wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
@@ -70,15 +70,11 @@ from manyheads.roles.words import (
     ABSENT,
     CAVEAT,
     UNLABELLED,
-    by_role,
     column_figures,
-    example_head,
     figure,
     hue,
     letter_of,
-    nearest_role,
     span,
-    unit_of,
 )
 from manyheads.spec import ModelSpec
 
@@ -93,6 +89,12 @@ FROM_HELP = "A word of the text: where it looks, in every head. 'it#2' is the se
 TO_HELP = "A word of the text: which words look at it. With --from: the heads that link the two."
 SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 """Statistics of your text that stand beside the roles unless others are asked for by name."""
+TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
+PAGE_WORDS, TEXT_WORDS = "on the bundled texts", "on your text"
+LABEL_WIDTH = 9  # columns
+GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
+SHOWN_NUMBERS = 8  # of layers that attend, where not all do
+SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class LookResult:
     seconds: dict[str, float]
     options: tuple[str, ...] = ()
     sample: Sample | None = None
-    recording: Any = None
+    recording: recording.Recording | None = None
 
     def to_dict(self) -> Json:
         """Everything; null where there is no number."""
@@ -321,20 +323,12 @@ def gather(
 # most; what to try next. The evidence, a row for each head, and where all numbers are from: with --all.
 
 
-TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
-LABEL_WIDTH = 9
-PAGE, YOURS = "on the bundled texts", "on your text"
-GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
-SHOWN_NUMBERS = 8  # of layers that attend, where not all do
-SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
-
-
 @dataclass(frozen=True)
 class Sample:
     """A short text read for its most telling link: its words, and the link. `whole`: whether it is all of the text."""
 
     text: str
-    words: tuple[Any, ...]
+    words: tuple[recording.SpacedWord, ...]
     link: recording.HeadLink
     whole: bool
 
@@ -361,7 +355,7 @@ def print_page(looked: LookResult, complete: bool) -> None:
         ("roles", "" if labels.roles else f"none: {labels.because}"),
         *(("wrote", path) for path in looked.written),
     ]
-    sections = [[title, *_facts(facts, console)], _finding(looked, console)]
+    sections = [[title, *_facts(facts, console)], finding_lines(looked, console)]
     if sample is not None:  # the sentence, with its most telling link
         where = f"In {source.origin}" if source.own else "In your text" if sample.whole else "Where your text begins"
         link = sample.link
@@ -369,7 +363,7 @@ def print_page(looked: LookResult, complete: bool) -> None:
             f"{where}, {link.head} looks from {quoted(link.query)} to {quoted(link.key)} with "
             f"{link.weight:.0%} of its attention ({link.chance:.0%} by chance)."
         )
-        lines = [Text(line, style="bold") for line in textwrap.wrap(clean(words), console.width)]
+        lines = wrapped(clean(words), console, "bold")
         colour = link_colour(labels.role_of(link.head))
         label = f"{link.head} {link.weight:.0%}"
         sections.append([*lines, *linked_sentence(sample.words, link, label, colour, console)])
@@ -395,7 +389,7 @@ def print_page(looked: LookResult, complete: bool) -> None:
     else:  # where the numbers are from, in one line
         remembered = "remembered" if "remembered from" in labels.because else "measured now"
         parts = [
-            f"{table.sums.num_tokens:,} token{'s' * (table.sums.num_tokens != 1)}",
+            plural(table.sums.num_tokens, "token"),
             f"roles {remembered}" if labels.roles else "",
             f"weights exact, error at most {table.notes.get('guard_error', '?')}",
             f"{looked.seconds['all']:.1f} seconds",
@@ -412,7 +406,7 @@ def _facts(facts: list[tuple[str, str]], console: Console) -> list[Text]:
     return [line for label, value in labelled for line in hanging(label, value, console.width)]
 
 
-def _finding(looked: LookResult, console: Console) -> list[Text]:
+def finding_lines(looked: LookResult, console: Console) -> list[Text]:
     """The grid of role letters, with a line for each role beside it, or below where there is no room."""
     labels = looked.labels
     if not labels.roles:
@@ -442,7 +436,7 @@ def _finding(looked: LookResult, console: Console) -> list[Text]:
     legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
     remarks = " ".join(filter(None, (legend, left_over, basis)))
     title = Text(f"What the {len(labels.roles)} heads do", style="bold")
-    return [title, *body, *(Text(line, style="dim") for line in textwrap.wrap(clean(remarks), console.width))]
+    return [title, *body, *wrapped(clean(remarks), console)]
 
 
 def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
@@ -503,7 +497,7 @@ def badge(name: str) -> str:
 
 def _summary(looked: LookResult, against: str) -> list[Text]:
     """A line for each role: how many heads have it, its letter, the strongest of them, and what chance would give."""
-    groups = by_role(looked.labels)
+    groups = looked.labels.by_role()
     wide = max(len(clean(name)) for name in groups)
     head_width = max(len(str(role.head)) for role in looked.labels.roles)
     lines = []
@@ -526,7 +520,7 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
     """What to type next, with this text and a telling head."""
     source, model = looked.source, looked.model.arguments
     arguments = source.arguments and f" {source.arguments}"
-    head = sample.link.head if sample else example_head(looked.labels) or looked.table.heads[0]
+    head = sample.link.head if sample else looked.labels.surest_head or looked.table.heads[0]
     offers = []
     if sample and (source.own or len(sample.text) <= QUOTED_WIDTH):
         text = "" if source.own else f" {quoted(sample.text)}"
@@ -573,7 +567,7 @@ def _remarks(looked: LookResult, console: Console) -> list[Text]:
     if not labels.roles:
         return []
     lines = [Text("The evidence for the strongest of each role", style="bold")]
-    groups = {name: roles[0] for name, roles in by_role(labels).items() if name != UNLABELLED}
+    groups = {name: roles[0] for name, roles in labels.by_role().items() if name != UNLABELLED}
     wide = max((len(clean(name)) for name in groups), default=0)
     head_width = max(len(str(role.head)) for role in labels.roles)
     for name, role in groups.items():
@@ -586,7 +580,7 @@ def _remarks(looked: LookResult, console: Console) -> list[Text]:
         f"Roles are chosen on one half of the texts; all figures are from the other half ({rows:,} tokens).",
         f"Sink, a token that draws attention although it says nothing: {parked}.",
     )
-    return [*lines, Text()] + [Text(line) for remark in remarks for line in textwrap.wrap(clean(remark), console.width)]
+    return [*lines, Text(), *(line for remark in remarks for line in wrapped(clean(remark), console, ""))]
 
 
 def _table(looked: LookResult, console: Console) -> list[Text]:
@@ -594,19 +588,21 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
     labels, table = looked.labels, looked.table
     everything = set(looked.names) in (set(measures.DEFAULT), set(measures.STATISTICS))
     names = list(SHOWN if everything else looked.names)  # those asked for by name, else a handful
-    columns = [Column("head", PAGE if labels.roles else "", right=False)]
+    columns = [Column("head", PAGE_WORDS if labels.roles else "", right=False)]
     if labels.roles:
         columns += [
-            Column("role", PAGE, right=False, most=26),
-            Column("score", PAGE),
-            Column("chance", PAGE),
-            Column("95% interval", PAGE, spare=1),
-            Column("score", YOURS),
+            Column("role", PAGE_WORDS, right=False, most=26),
+            Column("score", PAGE_WORDS),
+            Column("chance", PAGE_WORDS),
+            Column("95% interval", PAGE_WORDS, spare=1),
+            Column("score", TEXT_WORDS),
         ]
-    columns += [Column(TITLES.get(name, name), YOURS, spare=2 + index) for index, name in enumerate(names)]
+    columns += [Column(TITLES.get(name, name), TEXT_WORDS, spare=2 + index) for index, name in enumerate(names)]
     cells: list[list[Text]] = []
     values = {name: table.column(name) for name in table.names}
-    figures_of = [column_figures(values[name].tolist(), unit_of(name)) for name in names]
+    defined = {name: statistic for name in names if (statistic := measures.named(name)) is not None}
+    units = {name: statistic.unit for name, statistic in defined.items()}
+    figures_of = [column_figures(values[name].tolist(), units.get(name, "")) for name in names]
     for index, head in enumerate(table.heads):
         yours = {name: float(column[index]) for name, column in values.items()}
         of_role = _role_cells(labels.role_of(head), yours, bool(labels.roles))
@@ -627,17 +623,12 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
             ("your text", "the same score there; distance in tokens; the shares on the sink and on repeated tokens")
         ]
     else:
-        defined = {name: measures.named(name) for name in names}
-        entries += [(name, statistic.meaning) for name, statistic in defined.items() if statistic is not None]
+        entries += [(name, statistic.meaning) for name, statistic in defined.items()]
     wide = 2 + max(len(label) for label, _ in entries)
     legend = [line for label, words in entries for line in hanging(Text(f"{label:<{wide}}"), words, console.width)]
     for line in legend:
         line.stylize("dim")
-    return [
-        *(Text("Every head", style="bold"), *legend, Text()),
-        *lines,
-        *(Text(line, style="dim") for line in textwrap.wrap(remark, console.width)),
-    ]
+    return [Text("Every head", style="bold"), *legend, Text(), *lines, *wrapped(remark, console)]
 
 
 def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) -> list[Text]:
@@ -647,7 +638,7 @@ def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) 
     """
     if role is None:
         return [Text(ABSENT, style="dim")] * 5 if labelled else []
-    near, evidence = nearest_role(role), role.evidence
+    near, evidence = role.nearest, role.evidence
     style, faint = hue(role.name), "dim" if near else ""
     # A column has one unit: entropy, in nats, stands as a share of that of an even spread.
     is_entropy = evidence.statistic == "entropy"
@@ -658,7 +649,7 @@ def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) 
         Text(figure(evidence.score / full, "share"), style=faint or style),
         Text(figure(evidence.chance / full, "share"), style=faint),
         # Entropy's interval is of texts of other lengths, too; no spread is more even than an even one.
-        Text(span(evidence.low / full, min(evidence.high / full, 1.0), "share"), style=faint),
+        Text(span(evidence.low / full, evidence.high / full, "share"), style=faint),
         Text(figure(score / yours_full if yours_full else math.nan, "share"), style=faint or style),
     ]
 

@@ -49,7 +49,7 @@ from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.corpora import KINDS
 from manyheads.errors import FileAccessError, TextError
 from manyheads.roles import compare
-from manyheads.roles.words import ABSENT, NOT_EFFECT, UNLABELLED, figure, q_words, span
+from manyheads.roles.words import ABSENT, NOT_EFFECT, UNLABELLED, figure, span
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
@@ -292,7 +292,7 @@ def page(
     `complete`: with each head's evidence and examples, and for each question and probe its best `top` heads.
     """
     sums = labelled.table.sums
-    texts = labelled.notes.get("texts") or f"{sums.num_texts:,} text{'s' * (sums.num_texts != 1)}"
+    texts = labelled.notes.get("texts") or base.plural(sums.num_texts, "text")
     answered = any(claim.holds for claims in labelled.claims for claim in claims)
     # How many heads have a role, and the surest of them; where none has one, what most of them lack.
     count = sum(role.name != UNLABELLED for role in labelled)
@@ -510,7 +510,8 @@ def ranked(labelled: Roles, role: str, top: int) -> list[Text]:
             above = f"{round(100 * claim.over_low):+d}…{round(100 * claim.over_high):+d}"
         shares = f"{_share(claim.norm):>6}{_share(claim.chance):>7}{_guesses(claim)}"
         line = f"{_both(claim)}{shares}{above:>11}{_interval(claim):>9}{claim.num_queries:>9,}"
-        lines.append(Text(f"  {claim.head!s:<8}{line}{q_words(claim.q_value):>8}{_elsewhere(claim)}"))
+        q_value = "<0.001" if claim.q_value < 0.001 else f"{claim.q_value:.3f}"
+        lines.append(Text(f"  {claim.head!s:<8}{line}{q_value:>8}{_elsewhere(claim)}"))
         if not claim.holds:
             lines.append(Text(f"          does not hold: {clean('; '.join(role_finder.failing(claim)))}", style="dim"))
     return lines

@@ -15,9 +15,10 @@ import re
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, runtime_checkable
 
 from rich.console import Console
 from rich.text import Text
@@ -26,10 +27,9 @@ from manyheads import __version__
 from manyheads.roles.words import UNLABELLED, hue
 
 if TYPE_CHECKING:
+    from manyheads.recording import HeadLink, SpacedWord
     from manyheads.roles import HeadRole
 
-if TYPE_CHECKING:
-    from manyheads.recording import HeadLink
 WIDTH = 100
 JOINERS = "\u200c\u200d"  # of signs (a family of emoji, letters of Persian): they show nothing, and are left out
 NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn")  # Unicode's categories of control, format and unassigned characters
@@ -39,6 +39,16 @@ NARROWEST = 60  # below this, lines are cut rather than wrapped into ribbons
 
 class ClosedPipe(Exception):
     """Whoever read our output has gone: end quietly. (No OSError: nobody on the way may take it for one.)"""
+
+
+@runtime_checkable
+class CanBeSaved(Protocol):
+    """A result with a table that can be written."""
+
+    def save(self, path: Path, /) -> object: ...
+
+
+Saved = TypeVar("Saved", bound=CanBeSaved)
 
 
 class _Console(Console):
@@ -74,6 +84,25 @@ def print_written(*paths: object) -> None:
     print_whole(f"wrote {clean(str(path))}" for path in paths if path is not None)
 
 
+def hand_out(
+    result: Saved,
+    save: Path | None,
+    draw: Callable[[Saved, Path], object],
+    picture: Path | None,
+    shown: dict[str, Any] | list[Text],
+) -> None:
+    """Write a result's table and its picture where files were named for them, and show a JSON document or lines."""
+    if save is not None:
+        result.save(save)
+    if picture is not None:
+        draw(result, picture)
+    if isinstance(shown, dict):
+        emit_document(shown)
+    else:
+        print_whole(shown)
+        print_written(save, picture)
+
+
 def print_listing(noun: str, entries: Iterable[Any], as_json: bool, above: Sequence[str], below: Sequence[str]) -> None:
     """What there is to run by name, each with its meaning and how long it takes; or as JSON, under `noun`."""
     entries = list(entries)
@@ -101,10 +130,12 @@ def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
 
 
 def stdout_console() -> Console:
+    """The console for data, as stdout is now: at most `WIDTH` columns, a terminal's own width below that."""
     return _console("stdout")
 
 
 def stderr_console() -> Console:
+    """The same for messages, on stderr."""
     return _console("stderr")
 
 
@@ -166,6 +197,11 @@ def hanging(label: Text, words: str, width: int) -> list[Text]:
     rows = textwrap.wrap(words, max(20, width - label.cell_len), break_on_hyphens=False) or [""]
     starts = [label, *(Text(" " * label.cell_len) for _ in rows[1:])]
     return [Text.assemble(start, row) for start, row in zip(starts, rows, strict=True)]
+
+
+def wrapped(words: str, console: Console, style: str = "dim") -> list[Text]:
+    """Words in as many lines as they take."""
+    return [Text(line, style=style) for line in textwrap.wrap(words, console.width)]
 
 
 def offered(offers: Sequence[tuple[str, str]], console: Console) -> list[Text]:
@@ -317,6 +353,7 @@ STEPS = (0.1, 0.35, 0.6, 0.85)  # of the largest weight: where one shade ends an
 
 
 def shades_of(console: Console) -> str:
+    """The marks of a map from the smallest weights to the largest."""
     return SHADES if knows_blocks(console) else ASCII_SHADES
 
 
@@ -352,7 +389,9 @@ def link_colour(role: HeadRole | None) -> str:
     return LINK_COLOUR if role is None or role.name == UNLABELLED else hue(role.name)
 
 
-def linked_sentence(words: Sequence[Any], link: HeadLink, label: str, colour: str, console: Console) -> list[Text]:
+def linked_sentence(
+    words: Sequence[SpacedWord], link: HeadLink, label: str, colour: str, console: Console
+) -> list[Text]:
     """Three lines: the arc of a `HeadLink`, its ends, and as many words as fit, with what stands aside only if linked.
 
     `words` are the text's `spaced_words`. `label` stands in the arc, or beside a short one.

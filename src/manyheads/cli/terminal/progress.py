@@ -65,11 +65,13 @@ class Steps:
         self._now: Progress | None = None
 
     def begin(self, label: str) -> Progress:
+        """End the step before, and begin the one with this label."""
         self._stack.close()
         self._now = self._stack.enter_context(self._talk.step(label))
         return self._now
 
     def progress(self, done: int, total: int | None, note: str = "", /) -> None:
+        """How far the present step is; nothing before the first."""
         if self._now is not None:
             self._now(done, total, note)
 

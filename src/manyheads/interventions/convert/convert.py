@@ -32,7 +32,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from jaxtyping import Float, Float64, Shaped
 from torch import Tensor, nn
 
 from manyheads.base import Json, brief, divisors, plain
+from manyheads.edits import MetricLike
 from manyheads.errors import ModelError, ShapeError
 from manyheads.heads import Head, HeadsLike
 from manyheads.interventions.convert.table import Comparison, choose_quality, compare
@@ -74,7 +75,7 @@ def convert_to_gqa(
     *,
     regroup: bool = True,
     texts: str | Sequence[Any] | None = None,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
 ) -> Converted:
     """A copy of a loaded model with `num_kv_heads` key/value heads in every layer; `lm` stays as it is, to the bit.
 
@@ -130,7 +131,7 @@ def convert_to_gqa(
     )
 
 
-def _require_convertible(lm: LoadedModel, num_kv_heads: Any) -> tuple[Site, ...]:
+def _require_convertible(lm: LoadedModel, num_kv_heads: object) -> tuple[Site, ...]:
     """The sites to convert, whose key/value heads one number in a config counts. Raises ModelError or ShapeError."""
     require_in_memory(lm, "convert_to_gqa", "convert")
     if any(not cut.is_whole for cut in kept_in(lm.model)):

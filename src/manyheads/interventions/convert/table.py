@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.base import Json, brief
-from manyheads.edits import Metric, choose_metric, read_under, require_numbers
+from manyheads.edits import Metric, MetricLike, choose_metric, read_under, require_numbers
 from manyheads.errors import ManyHeadsError
 from manyheads.inputs import Batch, InputsLike, Reading, read
 from manyheads.models import LoadedModel, size
@@ -89,7 +89,7 @@ class Quality:
     because: str
 
 
-def choose_quality(lm: LoadedModel, given: InputsLike, metric: str | Callable[..., Any]) -> Quality:
+def choose_quality(lm: LoadedModel, given: InputsLike, metric: MetricLike) -> Quality:
     """Read the texts and choose the metric. Errors: TextError, StatisticError, ModelError."""
     chosen, because = choose_metric(lm, metric)
     return Quality(read(lm, given), chosen, because)
@@ -153,8 +153,10 @@ def _twin_errors(before: LoadedModel, after: LoadedModel) -> Iterator[tuple[dict
     sums = {site.layer: [torch.zeros((), dtype=torch.float64, device=before.device)] * 2 for site in before.spec.sites}
     current: list[Batch] = []
 
-    def watch(layer: int, twin: Any) -> Callable[..., None]:
-        def hook(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+    def watch(layer: int, twin: nn.Module) -> Callable[..., None]:
+        def hook(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor | tuple[Any, ...]
+        ) -> None:
             results = (output, twin(*args, **kwargs))
             old, new = (result[0] if isinstance(result, tuple) else result for result in results)
             real = current[0].real
@@ -202,7 +204,7 @@ def decode_rates(before: LoadedModel, after: LoadedModel, batches: Sequence[Batc
         return None, f"decode speed: not measured, since no text leaves room for {STEPS} tokens more."
     prompt = longest[None, :room]
 
-    def decode(model: Any) -> Iterator[torch.device]:
+    def decode(model: nn.Module) -> Iterator[torch.device]:
         """Read the prompt, then write `STEPS` tokens. Suspends where the clock starts and where it stops."""
         out = model(input_ids=prompt, use_cache=True)
         yield prompt.device

@@ -6,16 +6,14 @@ steps on as many heads drawn at random, and the change comes with an interval ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plural, whole
-from manyheads.edits import Runner, choose_metric, plan_edits, require_loaded
+from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
 from manyheads.inputs import Inputs, InputsLike, read
@@ -99,7 +97,7 @@ def effect(
     plan: Plan | Step,
     given: InputsLike,
     *,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
     corpus: InputsLike | None = None,
     controls: int = CONTROLS,
     seed: int = 0,

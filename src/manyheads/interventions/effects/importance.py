@@ -29,11 +29,11 @@ groups of all layers go, and the result is a compact checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.edits import (
     TOKENS_OF_A_BATCH,
     Metric,
+    MetricLike,
     Runner,
     choose_metric,
     plan_edits,
@@ -195,7 +196,7 @@ def importance(
     given: InputsLike,
     estimator: Estimator = "ablation",
     *,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
     kind: AblationKind = "zero",
     corpus: InputsLike | None = None,
     reduce: Reduce = "example",
@@ -272,8 +273,15 @@ def gradients(
 ) -> tuple[Float64[Tensor, "text head"], str]:
     """Each text's importance of each head, in the order of `lm.spec.heads`, and how it was computed.
 
-    `reduce`: one of REDUCE. Under "batch", every text of a batch carries the batch's own, so that means over texts are
-    means over tokens alike.
+    - `lm`: a loaded model.
+    - `batches`: what it reads.
+    - `metric`: what is read of each text.
+    - `reduce`: one of REDUCE. Under "batch", every text of a batch carries the batch's own, so that means over texts
+      are means over tokens alike.
+    - `directions`: random directions in the output, for a metric that is flat at the unedited model.
+    - `seed`: draws these.
+
+    Cost: a forward and a backward pass over each batch; of a flat metric `directions` backward passes.
     Errors: StatisticError for a metric without a derivative.
     """
     num_texts = sum(len(batch.places) for batch in batches)
@@ -424,7 +432,13 @@ def lowest_heads(
 ) -> Lowest:
     """The `count` least important heads that `prune_heads` can cut out together, by zero ablation on these texts.
 
-    `given` and `metric` as in `importance`. `empty_layers`: a layer may lose all of its heads.
+    - `lm`: a loaded model.
+    - `given`: what is read, as in `effect`.
+    - `count`: how many heads go.
+    - `metric`: a metric's name, as in `effect`.
+    - `empty_layers`: a layer may lose all of its heads.
+    - `progress`: called with how much is read, and of how much.
+
     Cost: a sweep over groups, and one over single heads where heads of each group may go, or where none share keys.
     Errors: HeadError for a number of heads that cannot go; those of `importance`.
     """
@@ -459,7 +473,7 @@ def lowest_heads(
 
 
 def _chosen(
-    spec: Any, way: str, count: int, ranked: dict[HeadSet, float], alone: dict[Head, float], empty_layers: bool
+    spec: ModelSpec, way: str, count: int, ranked: dict[HeadSet, float], alone: dict[Head, float], empty_layers: bool
 ) -> HeadSet:
     """The heads that go in this way: of what it may take, always the least."""
     chosen: list[Head] = []

@@ -7,7 +7,7 @@ Source: Michel et al. 2019, section 4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief
-from manyheads.edits import Runner, choose_metric, plan_edits
+from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.inputs import read
@@ -71,11 +71,18 @@ def removal_curve(
     texts: Sequence[Any],
     estimator: Estimator = "ablation",
     *,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
     kind: AblationKind = "zero",
     progress: Progress | None = None,
 ) -> Curve:
     """The curve on every second text, by an importance that was measured on the remaining ones.
+
+    - `lm`: a loaded model.
+    - `texts`: two or more, of which every second one chooses the heads.
+    - `estimator`: how importance is measured, as in `importance`.
+    - `metric`: as in `effect`.
+    - `kind`: how heads are taken away, as in `Ablate`.
+    - `progress`: called with how many batches of the other texts are read, and of how many.
 
     Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
     Errors: TextError for fewer than two texts; those of `importance`.

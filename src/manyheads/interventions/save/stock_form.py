@@ -10,13 +10,13 @@ transformers 5.23, tried on small models.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.models import kept_in
@@ -36,7 +36,7 @@ class Proposal:
     fault: str = ""
 
 
-def why_not_uniform(model: Any, spec: ModelSpec) -> str:
+def why_not_uniform(model: nn.Module, spec: ModelSpec) -> str:
     """Why no config can count the heads of these sites; "" where one number fits all."""
     emptied = [cut.site for cut in kept_in(model) if not cut.heads]
     if emptied:
@@ -108,7 +108,7 @@ def as_stock(model: Any, proposal: Proposal) -> Any:
     return stock.eval()
 
 
-def _needed_tensors(model: Any, names: Mapping[str, Any]) -> dict[str, Tensor]:
+def _needed_tensors(model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
     """The model's tensors, without output biases that are all zeros and have no place among `names`."""
     state = model.state_dict()
     return {

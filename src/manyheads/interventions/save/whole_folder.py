@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from manyheads import private_names
 from manyheads.base import no_access, refusal_in, synced
@@ -33,7 +32,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux' renameat2
 
 @contextmanager
 def replacing_folder(
-    path: str | os.PathLike[str], inside: str, model: Any, names: re.Pattern[str] = OURS, mark: str = MARK
+    path: str | os.PathLike[str], inside: str, model: object, names: re.Pattern[str] = OURS, mark: str = MARK
 ) -> Iterator[Path]:
     """A new folder beside `path`, which takes its place when the block ends well; `inside`: a subfolder it may have.
 

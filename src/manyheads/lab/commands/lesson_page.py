@@ -119,7 +119,7 @@ def print_ran(ran: Ran, console: Console, complete: bool) -> None:
             several = len(hidden) > 1
             left.append(f"head{'s' * several} {hidden[0]}{f' to {hidden[-1]}' * several}")
     for table in [*(_curves(panel, complete) for panel in ran.chart), *shown]:
-        lines, lacks = _table_lines(table, console.width, complete)
+        lines, lacks = table_lines(table, console.width, complete)
         is_cut |= lacks
         shape, part = (" x ".join(map(str, sizes)) for sizes in (table.shape, table.values.shape))
         whole = math.prod(table.shape) == table.values.size
@@ -143,7 +143,7 @@ def _curves(panel: Panel, complete: bool) -> Table:
     return Table(panel.title, "", values[steps], values.shape, tuple(f"step {x[step]:g}" for step in steps), names)
 
 
-def _table_lines(table: Table, width: int, complete: bool) -> tuple[list[str], bool]:
+def table_lines(table: Table, width: int, complete: bool) -> tuple[list[str], bool]:
     """A table's lines, as pandas writes it; and whether it has rows or columns that they lack, if not `complete`."""
     import pandas as pd  # here: --help is not to wait for it
 

@@ -21,7 +21,7 @@ from manyheads.cli import ASKED_WRONG, AsJson, DeviceName, chosen_place
 from manyheads.cli.terminal import ProgressLine, clean, emit, emit_document, print_listing, print_whole
 from manyheads.errors import FileAccessError, LostProcessError, ManyHeadsError, PlanError
 from manyheads.lab import training
-from manyheads.lab.reproductions.table import REPRODUCTIONS, reproduction_of
+from manyheads.lab.reproductions.table import REPRODUCTIONS
 from manyheads.lab.training.presets.table import PRESETS, preset_of
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _first_speaks() -> Iterator[ProgressLine]:
 
 
 def outcome_page(outcome: Outcome) -> list[str]:
-    """The same for people."""
+    """What came out of a training, as lines for people."""
     report = outcome.report
     steps = sum(run["steps"] for run in report["runs"].values())
     lines = [f"{report['preset']}: {'a trial of ' * report['quick']}{steps:,} steps, seed {report['seed']}"]
@@ -156,7 +156,7 @@ def reproduce(
 
     talk = ProgressLine()
     with talk.step("getting ready"):
-        chosen = reproduction_of(name)
+        chosen = reproductions.reproduction_of(name)
         if device is not None:
             chosen_place(device)
     folder = Path(chosen.name + ("-quick" if quick else "")) if out is None else out

@@ -198,9 +198,13 @@ def build(
 ) -> LoadedModel:
     """A model whose head `L1H2` is `layers[1][2]`: designs, and None for a random head.
 
-    `tokenizer`: the bundled model's by default. `causal`: rows see the tokens before them, and the model predicts the
-    next token. `noise`: normal noise on every entry of each designed head's matrices, with `noise` times the matrix's
-    own length; at 0 every row keeps `HeadDesign.least_mass`. `seed`: of random heads and of noise.
+    - `layers`: the layers from the first, each a list of at least one head.
+    - `tokenizer`: the bundled model's by default.
+    - `causal`: rows see the tokens before them, and the model predicts the next token.
+    - `max_positions`: tokens of a text, at most; 2 or more.
+    - `noise`: normal noise on every entry of each designed head's matrices, in all `noise` times as long as the matrix
+      itself; at 0 every row keeps `HeadDesign.least_mass`.
+    - `seed`: of random heads and of noise.
 
     Errors: PlanError for heads that contradict the model or lack another head, ShapeError for sizes, ModelError
     where the bundled tokenizer is not installed.

@@ -6,7 +6,6 @@ from .cells import Cell as Cell
 from .cells import Fact as Fact
 from .cells import HeadLink as HeadLink
 from .cells import Ran as Ran
-from .cells import cited as cited
 from .cells import matrix as matrix
 from .lesson import CellBlock as CellBlock
 from .lesson import Lesson as Lesson

@@ -109,14 +109,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class CodeLine:
-    """A line of code, and the tables (by label) that it computes."""
+    """A line of code, and the tables (by label) that it computes: "Q" is "Q, head 1", too."""
 
     text: str
     steps: tuple[str, ...] = ()
-
-    def computes(self, label: str) -> bool:
-        """Whether it computes that table: "Q" does "Q, head 1", too."""
-        return any(label == step or label.startswith(f"{step}, ") for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -125,10 +121,6 @@ class Listing:
 
     name: str
     lines: tuple[CodeLine, ...]
-
-    @property
-    def source(self) -> str:
-        return "\n".join(line.text for line in self.lines)
 
 
 def listing(name: str, written: str) -> Listing:
@@ -230,7 +222,15 @@ def matrix(
     *,
     as_map: bool = False,
 ) -> Table:
-    """A table of these values. Labels that are one word or letter are numbered; of such columns the first are shown."""
+    """A table of these values, as a cell shows it.
+
+    - `label`: its name, by which `Ran.table` finds it.
+    - `words`: what it holds, in a few words.
+    - `values`: numbers of any type, NaN or -inf where nothing may be seen.
+    - `rows`: a name for each row; one word or letter is numbered ("token": token 0, token 1).
+    - `columns`: likewise. Of numbered columns the first MAX_COLUMNS are shown, named ones all.
+    - `as_map`: whether it is drawn as a map, its rows queries and its columns keys.
+    """
     labels = [
         numbered(names, size) if isinstance(names, str) else tuple(names)
         for names, size in zip((rows, columns), values.shape, strict=True)

@@ -89,6 +89,7 @@ class Parameter:
 
 
 def text(name: str, label: str, value: str, *, others: Sequence[str] = ()) -> Parameter:
+    """A sentence, words or a table of numbers, 2,000 characters at most. `others`: texts that may be drawn instead."""
     return Parameter(name, label, "text", value, others=tuple(others))
 
 
@@ -102,13 +103,23 @@ def number(
     *,
     others: Sequence[int | float] = (),
 ) -> Parameter:
+    """A number that a reader may change.
+
+    - `name`: by which the function reads it, and a page or a command sets it.
+    - `label`: what stands beside it on the page.
+    - `value`: the default.
+    - `low`: the smallest that is taken.
+    - `high`: the largest that is taken.
+    - `step`: between the values that may be drawn for a question.
+    - `others`: which may be drawn beside the default, in place of those in steps.
+    """
     return Parameter(name, label, "number", value, low, high, step, others=tuple(others))
 
 
 def whole(
     name: str, label: str, value: int, low: int, high: int, step: int = 1, *, others: Sequence[int] = ()
 ) -> Parameter:
-    """A whole number. `others` keeps drawn ones round, as 256, 512, 1,024."""
+    """A whole number, its arguments as those of `number`. `others` keeps drawn ones round, as 256, 512, 1,024."""
     return Parameter(name, label, "number", value, low, high, step, whole=True, others=tuple(others))
 
 

@@ -55,7 +55,7 @@ def joined(table_name: str, modules: tuple[ModuleType, ...]) -> Mapping[str, Any
     return MappingProxyType(table)
 
 
-# Not every page has functions of its own: a second interview asks for the first one's facts.
+# Not every page has functions of its own: an interview asks for the facts of other pages.
 _NAMES = [slug.replace("-", "_") for slug in PAGES]
 _MODULES = tuple(import_module(f"manyheads.lab.lessons.pages.{name}") for name in _NAMES if f"{name}.py" in _FILES)
 CELLS: Mapping[str, Cell] = joined("CELLS", _MODULES)
@@ -247,7 +247,17 @@ def answer(
     inputs: Mapping[str, Value] | None = None,
     cell: Mapping[str, Value] | None = None,
 ) -> Verdict:
-    """Judge an answer to a check with these inputs. Raises as `right_of`."""
+    """Judge an answer to a check.
+
+    - `lesson`: the page, as `lessons()` has it.
+    - `check`: one of its checks or predictions.
+    - `written`: what the reader typed.
+    - `load`: gives a model by its name; `shelf.load` gives the bundled ones.
+    - `inputs`: values of the question that differ from the page's, as `draw` gives them.
+    - `cell`: of a prediction, the reader's values of the cell that it is about.
+
+    Errors: as `right_of`.
+    """
     right = right_of(lesson, check, inputs or {}, cell or {}, load)
     question, choices = ask(check, inputs)
     return judge(right, check.answer, choices, check.points, written, question)

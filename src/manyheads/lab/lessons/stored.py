@@ -121,27 +121,21 @@ def train_reading(quick: bool = False) -> dict[str, Any]:
     import torch  # as above
 
     from manyheads.lab.training.loop import train  # as above
-    from manyheads.lab.training.presets import rul as rul  # as above
     from manyheads.lab.training.presets.preset import Setup  # as above
+    from manyheads.lab.training.presets.rul import PRESET  # as above
 
-    nets = {}
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(0, quick, None, Path(folder), torch.device("cpu"))
-        scale = setup.scale(rul.WHOLE, rul.TRIAL)
-        data = rul.read_data(setup, scale)
-        for kind in (rul.WITH, rul.WITHOUT):
-            run = rul.make_run(rul.run_name(kind, 0), scale, data, 0, kind == rul.WITH)
-            nets[kind] = train(run, Path(folder) / f"{kind}.safetensors").model
-    left = data.test.left.numpy()
+        training = PRESET.build(Setup(0, quick, None, Path(folder), torch.device("cpu"), seeds=1))
+        trained = {name: train(make({}), Path(folder) / f"{name}.safetensors") for name, make in training.runs.items()}
+        numbers = training.report(trained).numbers
+    worn = numbers["worn_engines"]
+    engines = {"tested": numbers["test_engines"], "worn": worn["count"], "at_most_left": worn["at_most_cycles_left"]}
     errors = {
-        kind: rul.scores(rul.predicted(net, data.test.cycles, rul.CAP), left, rul.CAP) for kind, net in nets.items()
+        kind: {name: round(spread["each"][0], 3) for name, spread in spreads.items()}
+        for kind, spreads in numbers["nets"].items()
     }
-    return {
-        "engines": {"tested": len(left), "worn": int((left <= rul.WORN).sum()), "at_most_left": rul.WORN},
-        "channels": len(data.scaling.kept),
-        "errors": {kind: {name: round(float(value), 3) for name, value in by.items()} for kind, by in errors.items()},
-        "heads": {head: read["worn"] for head, read in rul.reading(nets[rul.WITH], data.test).items()},
-    }
+    heads = {head: read["worn"] for head, read in numbers["heads"][0].items()}
+    return {"engines": engines, "channels": len(training.facts["channels"]), "errors": errors, "heads": heads}
 
 
 COMMANDS = {"induction": ("induction.json", train_birth), "rul": ("remaining_life.json", train_reading)}

@@ -8,33 +8,28 @@ Source: Ainslie et al. 2023, sections 2.1 and 3.3, figures 4 and 5.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from einops import rearrange, repeat
-from torch import nn
 
-from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.lab.training.charts import Chart, Points, PointsPanel
-from manyheads.lab.training.decoder import Block, Decoder, batch_loss, next_token_loss
+from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task, less
+from manyheads.lab.training.charts import DOTS, Chart, Points, PointsPanel
+from manyheads.lab.training.decoder import Block, Decoder
 from manyheads.lab.training.presets import gqa
 from manyheads.lab.training.presets.gqa import (
     CONVERTED,
     KV_HEADS,
-    WHY_FLOAT32,
     WORDS,
-    Bytes,
-    RunScale,
+    continued_run,
     read_data,
     scratch_run,
-    uptraining_settings,
     with_fewer_kv_heads,
 )
-from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.lab.training.runs import Batch, Run
-from manyheads.models import device_of
+from manyheads.lab.training.presets.preset import AllTrained, Findings, Preset, Setup, Training, by_seed
+from manyheads.lab.training.runs import Run
 
 NAME = "gqa-uptrain"
 POOLINGS = ("mean", "first", "random")
@@ -45,49 +40,27 @@ def build(setup: Setup) -> Training:
     """A teacher a seed, and from each of them a run for each number of key/value heads and way to pool them."""
     scale = setup.scale(gqa.WHOLE, gqa.TRIAL)
     data = read_data(setup.quick)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        seed, teacher = setup.seed + index, f"mha-{index}"
-        # Bound as defaults: the runs are made later, when the loop variables have their last values.
-        runs[teacher] = lambda _, teacher=teacher, seed=seed: scratch_run(teacher, scale, data, seed, "mha")
-        for kind in CONVERTED:
-            for pooling in POOLINGS:
-                name = run_name(kind, pooling, index)
-                runs[name] = lambda trained, name=name, seed=seed, kind=kind, pooling=pooling, teacher=teacher: (
-                    uptraining_run(name, scale, data, seed, kind, pooling, trained[teacher].model)
-                )
+
+    def make(name: str, index: int, conversion: tuple[str, str] | None, trained: AllTrained) -> Run:
+        seed = setup.seed + index
+        if conversion is None:
+            return scratch_run(name, scale, data, seed, "mha")
+        teacher = trained[f"mha-{index}"].model
+        assert isinstance(teacher, Decoder)
+        torch.manual_seed(seed)  # before heads are drawn
+        kind, pooling = conversion
+        # All conversions of a seed go on with the teacher's task, on the same windows.
+        return continued_run(name, converted(teacher, KV_HEADS[kind], pooling), scale, data, seed, SHARE)
 
     def report(trained: AllTrained) -> Findings:
         numbers = losses(trained, scale.seeds)
         return Findings(numbers, (), chart(numbers))
 
-    return Training(runs, report, {"data": data.digest, "modules": data.modules})
+    conversions = {f"{kind}-{pooling}": (kind, pooling) for kind in CONVERTED for pooling in POOLINGS}
+    return Training(by_seed(scale.seeds, {"mha": None, **conversions}, make), report, data.facts)
 
 
 PRESET = Preset(NAME, build)
-
-
-def run_name(kind: str, pooling: str, index: int) -> str:
-    return f"{kind}-{pooling}-{index}"
-
-
-def uptraining_run(
-    name: str, scale: RunScale, data: Bytes, seed: int, kind: str, pooling: str, teacher: nn.Module
-) -> Run:
-    """The teacher, converted, goes on with its own task; all conversions of a seed read the same windows."""
-    assert isinstance(teacher, Decoder)
-    torch.manual_seed(seed)  # before heads are drawn
-    held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
-
-    def batch(step: int) -> Batch:
-        # Steps go on from the teacher's last.
-        return {"ids": data.windows(seed, scale.settings.steps + step, scale.rows, scale.length + 1)}
-
-    def measured(model: nn.Module, step: int) -> Mapping[str, float]:
-        return {"held_out_loss": float(next_token_loss(model, held_out.to(device_of(model))))}
-
-    student = converted(teacher, KV_HEADS[kind], pooling)
-    return Run(name, student, uptraining_settings(scale.settings, SHARE), batch, batch_loss, measured, WHY_FLOAT32)
 
 
 def converted(teacher: Decoder, num_kv_heads: int, pooling: str) -> Decoder:
@@ -130,7 +103,7 @@ def losses(trained: AllTrained, seeds: int) -> dict[str, Any]:
         }
         for kind in CONVERTED
     }
-    steps = len(trained[run_name(CONVERTED[0], POOLINGS[0], 0)].history) - 1
+    steps = len(trained[f"{CONVERTED[0]}-{POOLINGS[0]}-0"].history) - 1
     return {"mha": [taken[-1] for taken in of("mha")], "kinds": kinds, "steps": steps}
 
 
@@ -141,10 +114,6 @@ def run(task: Task) -> Result:
 
 def rows_of(numbers: Mapping[str, Any]) -> tuple[Row, ...]:
     """The paper's order of poolings, as differences of losses, seed by seed."""
-
-    def less(first: Sequence[float], second: Sequence[float]) -> tuple[float, ...]:
-        return tuple(a - b for a, b in zip(first, second, strict=True))
-
     better, rows = Claim("below 0", high=0.0), list[Row]()
     for kind in reversed(CONVERTED):  # MQA first: the paper's own figure
         after = {pooling: numbers["kinds"][kind][pooling]["after"] for pooling in POOLINGS}
@@ -181,7 +150,7 @@ def chart(numbers: Mapping[str, Any]) -> Chart:
         "Key/value heads pooled in three ways, and trained on",
         f"decoders that read Python by bytes, {KV_HEADS['mha']} key/value heads to fewer; seeds: {len(numbers['mha'])}",
         panels=tuple(panel(kind, when) for kind in reversed(CONVERTED) for when in ("before", "after")),
-        notes=("Dots are seeds, strokes their means, bars one standard deviation either way.",),
+        notes=(DOTS,),
     )
 
 

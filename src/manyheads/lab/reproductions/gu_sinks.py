@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.lab.training.charts import GridChart, GridRow, Line, over_seeds
+from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task, less
+from manyheads.lab.training.charts import GridChart, GridRow, Line, after_the_guess, over_seeds
 from manyheads.lab.training.checkpoints import History
 from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss, sigmoid_weights
 from manyheads.lab.training.presets.gqa import BYTES, WHY_FLOAT32, Bytes, read_data
-from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Scaled, Setup, Training
+from manyheads.lab.training.presets.preset import AllTrained, Findings, Preset, Scaled, Setup, Training, by_seed
 from manyheads.lab.training.runs import Batch, Run, Settings
 from manyheads.models import device_of
 from manyheads.nn import LayerCall, add_hook, remove_hook
@@ -65,15 +65,12 @@ def build(setup: Setup) -> Training:
     """A run for each way and seed; those of a seed read the same windows."""
     scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup.quick)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        for way in WAYS:
-            name = f"{way}-{index}"
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, way=way, seed=setup.seed + index: run_of(name, scale, data, seed, way)
-    return Training(
-        runs, lambda trained: findings(trained, scale), {"data": data.digest, "modules": data.modules}
-    )  # fmt: skip
+
+    def make(name: str, index: int, way: str, _: AllTrained) -> Run:
+        return run_of(name, scale, data, setup.seed + index, way)
+
+    runs = by_seed(scale.seeds, {way: way for way in WAYS}, make)
+    return Training(runs, lambda trained: findings(trained, scale), data.facts)
 
 
 def run_of(name: str, scale: RunScale, data: Bytes, seed: int, way: str) -> Run:
@@ -180,9 +177,7 @@ def chart(histories: Mapping[str, list[History]], scale: RunScale) -> GridChart:
     def shares(way: str, name: str) -> tuple[Line, ...]:
         return over_seeds(histories[way], lambda history: history.taken(name))
 
-    def losses(history: History) -> tuple[list[float], list[float]]:
-        steps, values = history.taken("held_out_loss")
-        return steps[1:], values[1:]  # not that of step 0, a guess, beside which all else would be one line
+    losses = after_the_guess("held_out_loss")
 
     return GridChart(
         "Attention sinks, by how weights are made",
@@ -210,10 +205,6 @@ def run(task: Task) -> Result:
 def rows_of(measured: Mapping[str, Mapping[str, list[float]]]) -> tuple[Row, ...]:
     """The paper's claims, of what each way came to."""
     plain, softmax, learned, sigmoid = (measured[way] for way in WAYS)
-
-    def over(first: list[float], second: list[float]) -> tuple[float, ...]:
-        return tuple(a - b for a, b in zip(first, second, strict=True))
-
     present, absent = Claim("above 1 %", low=0.01), Claim("below 1 %", high=0.01)
     more = Claim("above 0", low=0.0)
     return (
@@ -230,9 +221,9 @@ def rows_of(measured: Mapping[str, Mapping[str, list[float]]]) -> tuple[Row, ...
         Row("sinks on the first token, sigmoid", "0.44 % (table 6, any first token)", tuple(sigmoid["first_key"]),
             absent, ".1%"),
         Row("sinks on the first token, softmax over sigmoid", "+17.74 points (any first token)",
-            over(softmax["first_key"], sigmoid["first_key"]), more, "+.1%"),
+            less(softmax["first_key"], sigmoid["first_key"]), more, "+.1%"),
         Row("loss, sigmoid over softmax, nats", "-0.03 (any first token)",
-            over(sigmoid["held_out_loss"], softmax["held_out_loss"]), None, "+.3f"),
+            less(sigmoid["held_out_loss"], softmax["held_out_loss"]), None, "+.3f"),
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result
 from manyheads.lab.training.charts import Chart, Line, Panel
 from manyheads.lab.training.presets import gqa
 from manyheads.lab.training.presets.gqa import read_data, scratch_run
-from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training, live
+from manyheads.lab.training.presets.preset import AllTrained, Findings, Preset, Setup, Training, by_seed, live
+from manyheads.lab.training.runs import Run
 from manyheads.models import LoadedModel, load
 from manyheads.plan import Ablate, Plan
 
@@ -34,12 +35,9 @@ def build(setup: Setup) -> Training:
     """A decoder a seed; its report has the curves of the bundled models, too."""
     scale = setup.scale(gqa.WHOLE, gqa.TRIAL)
     data = read_data(setup.quick)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        # Bound as defaults: the runs are made later, when the loop variables have their last values.
-        runs[f"mha-{index}"] = lambda _, index=index: scratch_run(
-            f"mha-{index}", scale, data, setup.seed + index, "mha"
-        )
+
+    def make(name: str, index: int, kind: str, _: AllTrained) -> Run:
+        return scratch_run(name, scale, data, setup.seed + index, kind)
 
     def report(trained: AllTrained) -> Findings:
         ids = data.held_out_windows(6 * ROWS if setup.quick else WINDOWS, scale.length)
@@ -52,7 +50,7 @@ def build(setup: Setup) -> Training:
         }
         return Findings(numbers, (), chart(numbers))
 
-    return Training(runs, report, {"data": data.digest, "modules": data.modules})
+    return Training(by_seed(scale.seeds, {"mha": "mha"}, make), report, data.facts)
 
 
 PRESET = Preset(NAME, build)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
+from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task, less
 from manyheads.lab.training.charts import GridChart, GridRow, over_seeds
 from manyheads.lab.training.checkpoints import History
 from manyheads.lab.training.decoder import Decoder, batch_loss
@@ -27,11 +27,11 @@ from manyheads.lab.training.presets.induction import CONFIG, WHY_FLOAT32, Repeat
 from manyheads.lab.training.presets.preset import (
     AllTrained,
     Findings,
-    MakeRun,
     Preset,
     Scaled,
     Setup,
     Training,
+    by_seed,
     live,
     probe_columns,
 )
@@ -59,12 +59,11 @@ TRIAL = RunScale(Settings(6, 3e-3, 2, checkpoint_every=3, measure_every=2), seed
 def build(setup: Setup) -> Training:
     """A run for each depth and seed; those of a seed read the same texts."""
     scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        for layers in LAYERS:
-            name = f"{layers}-{index}"
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, layers=layers, seed=setup.seed + index: run_of(name, scale, seed, layers)
+
+    def make(name: str, index: int, layers: int, _: AllTrained) -> Run:
+        return run_of(name, scale, setup.seed + index, layers)
+
+    runs = by_seed(scale.seeds, {str(layers): layers for layers in LAYERS}, make)
     return Training(runs, lambda trained: findings(trained, scale))
 
 
@@ -161,8 +160,7 @@ def rows_of(measured: Mapping[str, Mapping[str, list[Any]]]) -> tuple[Row, ...]:
         Row("in-context score, two layers, nats", "about -0.4 after the change", tuple(two_layers["in_context"]),
             Claim("below 0", high=0.0), "+.2f"),
         Row("in-context score, two layers over one, nats", "below 0: one layer has no such change",
-            tuple(a - b for a, b in zip(two_layers["in_context"], one_layer["in_context"], strict=True)),
-            Claim("below 0", high=0.0), "+.2f"),
+            less(two_layers["in_context"], one_layer["in_context"]), Claim("below 0", high=0.0), "+.2f"),
         Row("prefix matching of the best head, two layers", "heads near 1 form (argument 1)",
             tuple(two_layers["prefix_matching"]), Claim("above 0.5", low=0.5), ".2f"),
         Row("prefix matching of the best head, one layer", "none form", tuple(one_layer["prefix_matching"]),

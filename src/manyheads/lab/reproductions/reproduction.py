@@ -6,23 +6,34 @@ their mean (Student's t): all of it within the bounds, all of it outside, or nei
 
 A new reproduction is a module here with a `REPRODUCTION`, and its line in `table.py`. What it trains is a preset, of
 `manyheads.lab.training` or its own: `Task.train` carries it out, so that a stopped reproduction goes on where it was.
+
+`reproduce` writes numbers and page into a folder, which holds `training/` (where a reproduction trains), `result.json`,
+`page.md`, and `figure.svg`, which the command draws. It belongs to one reproduction with its options: another is
+refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from manyheads.base import Json
+from manyheads.base import Json, brief, replacing
+from manyheads.errors import PlanError
+from manyheads.lab.reproductions.table import REPRODUCTIONS
 from manyheads.lab.training import Outcome, carry_out
 from manyheads.lab.training.charts import FIGURE, AnyChart
 from manyheads.lab.training.presets.preset import Preset
+from manyheads.lab.training.presets.table import module_of
 from manyheads.lab.training.runs import Progress, mean_and_interval
+from manyheads.lab.training.session import alone_in, open_folder, versions, write_json
+from manyheads.long_context import retrieval_scores
 
 COMES_OUT, FAILS, UNDECIDED, NOT_JUDGED = "comes out", "does not come out", "undecided", "not judged"
 
@@ -81,6 +92,11 @@ class Row:
         }
 
 
+def less(first: Iterable[float], second: Iterable[float]) -> tuple[float, ...]:
+    """`first - second`, seed by seed."""
+    return tuple(a - b for a, b in zip(first, second, strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class Result:
     """What came out. `notes`: what a reader of the rows should know besides. `chart`: what the figure shows."""
@@ -133,6 +149,94 @@ class Reproduction:
         """The words, as result.json has them."""
         names = ("name", "title", "paper", "reports", "definition")
         return {**{name: getattr(self, name) for name in names}, "not_comparable": list(self.not_comparable)}
+
+
+# ------------------------------------------------------------------------------------------- carried out in a folder
+
+RESULT, PAGE = "result.json", "page.md"
+SEEDS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduced:
+    """`document` is what result.json holds."""
+
+    reproduction: Reproduction
+    folder: Path
+    result: Result
+    document: dict[str, Any]
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: what result.json holds, and where it is."""
+        return {**self.document, "folder": str(self.folder)}
+
+    def __repr__(self) -> str:
+        rows = "; ".join(f"{row.quantity}: {row.verdict}" for row in self.result.rows)
+        return brief(f"Reproduced({self.reproduction.name}: {rows})")
+
+
+def reproduce(
+    reproduction: Reproduction | str,
+    folder: str | os.PathLike[str],
+    *,
+    file: str | os.PathLike[str] | None = None,
+    seeds: int | None = None,
+    quick: bool = False,
+    device: torch.device | str | None = None,
+    progress: Callable[[str], Progress] | None = None,
+) -> Reproduced:
+    """Make a published result again in `folder`, and write what came out there.
+
+    - `reproduction`: its name, or the reproduction itself.
+    - `folder`: where it is written; a start with the same options goes on where an earlier one was stopped.
+    - `file`: what to read, where the reproduction takes it.
+    - `seeds`: how many; None: 3, or 1 if `quick`.
+    - `quick`: a trial of seconds, which shows no result.
+    - `device`: as in `lab.training.carry_out`.
+    - `progress`: as in `lab.training.carry_out`.
+
+    Cost: minutes on two cores; `REPRODUCTIONS` has it by name.
+    Errors: PlanError for a name, options or a folder that cannot be; FileAccessError; ModelError.
+    """
+    reproduction = reproduction_of(reproduction) if isinstance(reproduction, str) else reproduction
+    name, folder = reproduction.name, Path(folder)
+    if bool(reproduction.takes_file) != (file is not None):
+        remedy = f"give {reproduction.takes_file}" if reproduction.takes_file else f"it reads no file: leave {file} out"
+        raise PlanError(f"{name}: {remedy}.")
+    if seeds is not None and reproduction.takes_file:
+        raise PlanError(f"{seeds=}: what {name} computes from a file is the same for every seed. Leave seeds out.")
+    if seeds is not None and seeds < 1:
+        raise PlanError(f"{seeds=}: give 1 or more.")
+    count = 0 if reproduction.takes_file else (1 if quick else SEEDS) if seeds is None else seeds
+    path = None if file is None else Path(os.path.expanduser(file))
+    options = {"reproduction": name, "seeds": count, "quick": quick, "file": None if path is None else str(path)}
+    begun = time.process_time()
+    if path is not None:
+        retrieval_scores(path)  # before the folder is made: a file that cannot be read leaves nothing behind
+    with alone_in(folder):
+        open_folder(folder, options)
+        result = reproduction.run(Task(folder, count, quick, device, path, progress))
+        command = ["manyheads reproduce", name, *([path.name] if path else []), *(["--quick"] if quick else [])]
+        command += [f"--seeds {seeds}"] if seeds is not None else []
+        document = {
+            **reproduction.to_dict(),
+            "command": " ".join(command),
+            "seeds": count,
+            "quick": quick,
+            "rows": [row.to_dict() for row in result.rows],
+            "notes": list(result.notes),
+            "processor_seconds_this_start": round(time.process_time() - begun, 1),
+            "versions": versions(),
+        }
+        with replacing(folder / PAGE, ".md") as temporary:
+            Path(temporary).write_text(markdown(document), encoding="utf-8")
+        write_json(folder / RESULT, document)
+    return Reproduced(reproduction, folder, result, document)
+
+
+def reproduction_of(name: str) -> Reproduction:
+    """Errors: PlanError for a name that there is not, with those that there are."""
+    return module_of(REPRODUCTIONS, name, __package__, "reproduction", "choose").REPRODUCTION
 
 
 # ----------------------------------------------------------------------------------------------------------- as a page

@@ -2,87 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from manyheads.lab.training.presets.table import listing
 
-from manyheads.lab.training.presets.table import entry_of
-
-if TYPE_CHECKING:  # a reproduction brings torch: listing them must not wait for it
-    from manyheads.lab.reproductions.reproduction import Reproduction
-
-
-@dataclass(frozen=True)
-class Listed:
-    """`meaning`: one line, the paper's finding. `takes`: how long it takes on two cores, in words.
-
-    The reproduction is `REPRODUCTION` in the module of its name (_ for -).
-    """
-
-    name: str
-    meaning: str
-    takes: str
-
-    def load(self) -> Reproduction:
-        return import_module(f"{__package__}.{self.name.replace('-', '_')}").REPRODUCTION
-
-
-REPRODUCTIONS: Mapping[str, Listed] = MappingProxyType(
-    {
-        listed.name: listed
-        for listed in (
-            Listed(
-                "gu-sinks",
-                "Gu et al. 2025: heads park on the first token under softmax, and not under sigmoid attention",
-                "8 minutes",
-            ),
-            Listed(
-                "olsson-phase",
-                "Olsson et al. 2022: induction heads form in one short stretch, with two layers and not with one",
-                "6 minutes",
-            ),
-            Listed(
-                "zhai-collapse",
-                "Zhai et al. 2023: at too high a learning rate attention entropy collapses; a reparametrisation cures",
-                "3 minutes",
-            ),
-            Listed(
-                "kimi-clip",
-                "Kimi Team 2025: under Muon the largest logits pass 1,000; QK-clip caps them at no cost in loss",
-                "6 minutes",
-            ),
-            Listed(
-                "michel-curve",
-                "Michel et al. 2019: a fifth or more of the heads go for free, least important first",
-                "6 minutes",
-            ),
-            Listed(
-                "voita-gates",
-                "Voita et al. 2019: gates with an L0 price close most heads, and specialised ones last",
-                "3 minutes",
-            ),
-            Listed(
-                "wu-masking",
-                "Wu et al. 2024: without its retrieval heads a model retrieves nothing, without others it does",
-                "6 minutes",
-            ),
-            Listed(
-                "gqa-uptrain",
-                "Ainslie et al. 2023: the mean of key/value heads is the best beginning for fewer of them",
-                "3 minutes",
-            ),
-            Listed(
-                "wu-scores",
-                "Wu et al. 2024: less than 5 % of heads retrieve; counts those of a published file of scores",
-                "seconds; it reads a FILE",
-            ),
-        )
-    }
-)
-
-
-def reproduction_of(name: str) -> Reproduction:
-    """Errors: PlanError for a name that there is not, with those that there are."""
-    return entry_of(REPRODUCTIONS, name, "reproduction", "choose").load()
+REPRODUCTIONS = listing(
+    ("gu-sinks", "Gu et al. 2025: heads park on the first token under softmax, and not under sigmoid attention",
+     "8 minutes"),
+    ("olsson-phase", "Olsson et al. 2022: induction heads form in one short stretch, with two layers and not with one",
+     "6 minutes"),
+    ("zhai-collapse",
+     "Zhai et al. 2023: at too high a learning rate attention entropy collapses; a reparametrisation cures",
+     "3 minutes"),
+    ("kimi-clip", "Kimi Team 2025: under Muon the largest logits pass 1,000; QK-clip caps them at no cost in loss",
+     "6 minutes"),
+    ("michel-curve", "Michel et al. 2019: a fifth or more of the heads go for free, least important first",
+     "6 minutes"),
+    ("voita-gates", "Voita et al. 2019: gates with an L0 price close most heads, and specialised ones last",
+     "3 minutes"),
+    ("wu-masking", "Wu et al. 2024: without its retrieval heads a model retrieves nothing, without others it does",
+     "6 minutes"),
+    ("gqa-uptrain", "Ainslie et al. 2023: the mean of key/value heads is the best beginning for fewer of them",
+     "3 minutes"),
+    ("wu-scores", "Wu et al. 2024: less than 5 % of heads retrieve; counts those of a published file of scores",
+     "seconds; it reads a FILE"),
+)  # fmt: skip

@@ -33,7 +33,7 @@ from manyheads.errors import HeadError
 from manyheads.heads import Head
 from manyheads.inputs import record_call
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
-from manyheads.lab.training.charts import Chart, Points, PointsPanel
+from manyheads.lab.training.charts import DOTS, Chart, Points, PointsPanel
 from manyheads.lab.training.presets import heads
 from manyheads.lab.training.presets.heads import (
     RELATIONS,
@@ -120,7 +120,7 @@ def gated_run(name: str, scale: RunScale, seed: int, reader: nn.Module, price: f
 
 
 def seen_of(trained: AllTrained, scale: RunScale, index: int, seed: int) -> dict[str, Any]:
-    """Of one seed: where each head of the reader looks, and which heads are left at each price.
+    """Where each head of a seed's reader looks, and which heads are left at each price.
 
     `looks`: by head, the share of its rows whose strongest key is each relation's card. `specialised`: the relation of
     those that reach SPECIALISED. `kept`, `right` (the share of answers, the mean over relations) and `loss`: by price.
@@ -149,7 +149,7 @@ def seen_of(trained: AllTrained, scale: RunScale, index: int, seed: int) -> dict
 def aimed_shares(
     model: nn.Module, cards: Int[Tensor, "b n two"], places: Int[Tensor, "b n relation"]
 ) -> Float[Tensor, "h relation"]:
-    """Of a one-layer reader's heads: the share of rows whose strongest key is the place named, of rows that have one.
+    """For each head of a one-layer reader, the share of rows whose strongest key is the place named, of rows with one.
 
     Source: Voita et al. 2019, section 5.2 (by the maximum weight).
     """
@@ -198,7 +198,7 @@ def judged_numbers(seed: Mapping[str, Any]) -> dict[str, float]:
 
 
 def share(flags: Sequence[bool]) -> float:
-    """Of none: 0."""
+    """The share of flags that are set; 0 where there is none."""
     return sum(flags) / max(1, len(flags))
 
 
@@ -269,7 +269,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         ),
         notes=(
             f"Specialised: its strongest key is one relation's card in {SPECIALISED:.0%} of its rows, before any gate.",
-            "Dots are seeds, strokes their means, bars one standard deviation either way.",
+            DOTS,
         ),
     )
 
@@ -326,17 +326,17 @@ class GatedHeads(nn.Module):
         return self.start + self.speed * self.moved[str(layer)]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with tap(self.model, edits=[self._edit], guard=False, training=self.training):
-            return self.model(*args, **kwargs)
+        def gated(call: AttentionCall) -> Tensor:
+            name = str(call.site.layer)
+            if call.site.stack or name not in self.moved or self.moved[name].numel() != call.site.num_heads:
+                counts = {int(layer): moved.numel() for layer, moved in self.moved.items()}
+                raise HeadError(f"{call.site} has {call.site.num_heads} heads, and gates were made for {counts}.")
+            location = self.location(call.site.layer)
+            gate = hard_concrete(location.expand(len(call.out), -1)) if self.training else middle(location)[None]
+            return call.out * gate[..., None, None].to(call.out.dtype)
 
-    def _edit(self, call: AttentionCall) -> Tensor:
-        name = str(call.site.layer)
-        if call.site.stack or name not in self.moved or self.moved[name].numel() != call.site.num_heads:
-            counts = {int(layer): moved.numel() for layer, moved in self.moved.items()}
-            raise HeadError(f"{call.site} has {call.site.num_heads} heads, and gates were made for {counts}.")
-        location = self.location(call.site.layer)
-        gate = hard_concrete(location.expand(len(call.out), -1)) if self.training else middle(location)[None]
-        return call.out * gate[..., None, None].to(call.out.dtype)
+        with tap(self.model, edits=[gated], guard=False, training=self.training):
+            return self.model(*args, **kwargs)
 
     @property
     def expected_open(self) -> Float[Tensor, ""]:

@@ -26,10 +26,10 @@ from manyheads.lab.training.presets.passkey import (
     answered,
     held_out_texts,
     needles_of,
-    passkey_run,
     run_name,
+    runs_of,
 )
-from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training, live
+from manyheads.lab.training.presets.preset import AllTrained, Findings, Preset, Setup, Training, live
 from manyheads.long_context import needle_scores
 from manyheads.plan import Ablate, Plan
 
@@ -42,10 +42,6 @@ DRAWS = 10  # sets of other heads
 def build(setup: Setup) -> Training:
     """The preset's own trainings, under its own names."""
     scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        # Bound as defaults: the runs are made later, when the loop variables have their last values.
-        runs[run_name(index)] = lambda _, index=index: passkey_run(run_name(index), scale, setup.seed + index)
 
     def report(trained: AllTrained) -> Findings:
         by_seed = [
@@ -54,7 +50,7 @@ def build(setup: Setup) -> Training:
         ]
         return Findings({"by_seed": by_seed}, (), chart(by_seed))
 
-    return Training(runs, report)
+    return Training(runs_of(scale, setup.seed), report)
 
 
 PRESET = Preset(NAME, build)

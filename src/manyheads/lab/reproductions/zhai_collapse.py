@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
+from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task, less
 from manyheads.lab.training.presets.entropy_collapse import COLLAPSED, COMPARISON
 from manyheads.lab.training.presets.preset import Preset
 
@@ -30,11 +30,11 @@ def rows_of(ways: Mapping[str, Mapping[str, Any]], diverged: tuple[float, ...]) 
         return tuple(ways[way][name]["each"])
 
     def highest_layer(way: str) -> tuple[float, ...]:
-        """Of each seed, the mean entropy of the layer that has most."""
+        """The mean entropy of the layer that has most, seed by seed."""
         return tuple(map(max, zip(*(layer["each"] for layer in ways[way]["entropy_by_layer"]), strict=True)))
 
     def loss_over(way: str, reference: str) -> tuple[float, ...]:
-        return tuple(a - b for a, b in zip(each(way, "held_out_loss"), each(reference, "held_out_loss"), strict=True))
+        return less(each(way, "held_out_loss"), each(reference, "held_out_loss"))
 
     collapsed = Claim(f"below {COLLAPSED} nats", high=COLLAPSED)
     stays_up = Claim(f"above {COLLAPSED} nats", low=COLLAPSED)

@@ -43,8 +43,8 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def run_cell(slug: Slug, cell: Slug, ask: CellAsk) -> Job:
         """Run a live cell with the reader's parameters."""
 
-        def run(say: ReportProgress) -> dict[str, Any]:
-            return views.run_cell(slug, cell, ask, progress=say, load=desk.workspace.load).model_dump(mode="json")
+        def run(report: ReportProgress) -> dict[str, Any]:
+            return views.run_cell(slug, cell, ask, progress=report, load=desk.workspace.load).model_dump(mode="json")
 
         return await desk.jobs.wait(desk.jobs.start("cell", run), QUICK)
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,7 @@ from manyheads.errors import ModelError
 from manyheads.lab.lessons import shelf
 from manyheads.lab.lessons.answers import Verdict, judge, usual_tolerance
 from manyheads.lab.lessons.lesson import CheckBlock, Lesson
+from manyheads.lab.lessons.parameters import Value
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CellAsk
 from manyheads.studio.outside import NAME
@@ -53,7 +55,10 @@ def computed_lessons() -> dict[str, Any]:
         lessons[slug] = lesson.model_dump(mode="json")
         for name in page.cells:
             result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None)
-            cells[f"{slug}/{name}"] = _short(result.model_dump(mode="json"))
+            # Every number to six figures: more than a page shows, and half of the bytes.
+            cells[f"{slug}/{name}"] = json.loads(
+                result.model_dump_json(), parse_float=lambda number: float(f"{float(number):.6g}")
+            )
         for part in lesson.parts:
             if part.kind == "check":
                 checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
@@ -61,19 +66,7 @@ def computed_lessons() -> dict[str, Any]:
     return {"digest": digest_of_lessons(), "entries": entries, "lessons": lessons, "cells": cells, "checks": checks}
 
 
-def _short(value: Any) -> Any:
-    """The same with every float to six figures: more than a page shows, and half of the bytes."""
-    match value:
-        case float():
-            return float(f"{value:.6g}")
-        case list():
-            return [_short(entry) for entry in value]
-        case dict():
-            return {name: _short(entry) for name, entry in value.items()}
-    return value
-
-
-def _judged(page: Lesson, check: CheckBlock, inputs: Any) -> dict[str, Any]:
+def _judged(page: Lesson, check: CheckBlock, inputs: Mapping[str, Value]) -> dict[str, Any]:
     """What is said to answers of a question with these inputs."""
     right = shelf.right_of(page, check, inputs, {}, shelf.load)
     question, choices = shelf.ask(check, inputs)

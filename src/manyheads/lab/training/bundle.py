@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from manyheads.errors import FileAccessError, ManyHeadsError, ModelError
-from manyheads.lab.training.presets.code.preset import NAME_OF_FIRSTREPEATS as FIRST
-from manyheads.lab.training.presets.code.preset import NULL, best_of
+from manyheads.lab.training.presets.code import NAME_OF_FIRSTREPEATS as FIRST
+from manyheads.lab.training.presets.code import NULL, best_of
 from manyheads.lab.training.presets.table import STORED, STORED_PRESETS
 from manyheads.lab.training.session import REPORT, read_json, write_json
 
@@ -91,7 +91,7 @@ def keep_report(folder: Path, target: Path = FOLDER.parent.parent / "training" /
 
 
 def recipe_of(folder: Path, report: dict[str, Any]) -> dict[str, Any]:
-    """What the model is made of, and its results. Of the machine only what the numbers depend on."""
+    """What the model is made of, and its results. Of the machine it names only what the numbers depend on."""
     results = {key: value for key, value in report["found"].items() if key != "model"}
     steps = "" if report["steps"] is None else f" --steps {report['steps']}"
     return {

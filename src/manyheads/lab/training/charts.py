@@ -54,7 +54,20 @@ def over_seeds(histories: Sequence[History], curve: Callable[[History], Curve], 
     return (*grey, Line(name, tuple(shortest), tuple(middle)))
 
 
+def after_the_guess(column: str) -> Callable[[History], Curve]:
+    """A column of a history without its value at step 0: a guess, beside which all else would be one line."""
+
+    def curve(history: History) -> Curve:
+        steps, values = history.taken(column)
+        return steps[1:], values[1:]
+
+    return curve
+
+
 # ------------------------------------------------------------------------------------------- trainings side by side
+
+DOTS = "Dots are seeds, strokes their means, bars one standard deviation either way."
+"""A note below panels of points."""
 
 
 @dataclass(frozen=True)

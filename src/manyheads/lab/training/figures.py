@@ -88,7 +88,16 @@ def _draw_lines(sheet: Sheet, x_title: str, panels: Sequence[Panel], bottom: Pix
 def _draw_points(sheet: Sheet, panel: PointsPanel, top: Pixels) -> None:
     width = WIDTH - LEFT - MARGIN
     sheet.text(LEFT, top + 6, panel.title, BODY, width=width, weight="bold")
-    bars = [_middle_and_bar(group.values, panel.by_rank) for group in panel.groups]
+    bars = []  # of each group the stroke, and the bar's lower and upper end
+    for values in (group.values for group in panel.groups):
+        if len(values) == 1:
+            bars.append((values[0],) * 3)
+        elif panel.by_rank:
+            low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+            bars.append((middle, low, high))
+        else:
+            mean, spread = statistics.fmean(values), statistics.stdev(values)
+            bars.append((mean, mean - spread, mean + spread))
     reached = [end for group, bar in zip(panel.groups, bars, strict=True) for end in (*group.values, *bar)]
     # across, a pixel is a unit: strokes and dots keep their widths however many groups there are
     begin, high = top + POINTS_STRIP, POINTS_PANEL - POINTS_STRIP
@@ -129,17 +138,6 @@ def _thinned(line: Line, last: float, width: Pixels) -> list[tuple[float, float]
     for x, y in zip(line.x, line.y, strict=True):
         bins.setdefault(int(x / last * width / 2), []).append((x, y))
     return [(sum(x for x, _ in bin) / len(bin), sum(y for _, y in bin) / len(bin)) for bin in bins.values()]
-
-
-def _middle_and_bar(values: tuple[float, ...], by_rank: bool) -> tuple[float, float, float]:
-    """The stroke, and the bar's lower and upper end."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    if by_rank:
-        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-        return middle, low, high
-    mean, spread = statistics.fmean(values), statistics.stdev(values)
-    return mean, mean - spread, mean + spread
 
 
 # ------------------------------------------------------------------------------- lines over steps, ways side by side

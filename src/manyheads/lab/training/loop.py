@@ -62,8 +62,15 @@ def train(
 ) -> Trained:
     """Carry a run out, from `checkpoint` on if that exists. A finished run is read back, not trained again.
 
-    A `team` of processes trains together: all of them call this, measure alike, and the first writes. `heads`: where
-    what is watched is also kept while the run goes on, for `manyheads watch` and `open_history`.
+    - `run`: what is trained.
+    - `checkpoint`: the file that is read first, where it exists, and written every `settings.checkpoint_every` steps
+      and after the last.
+    - `device`: where the model is put, and every batch.
+    - `progress`: called after each step.
+    - `team`: processes that train together: all of them call this, measure alike, and the first writes.
+    - `heads`: a folder in which what is watched is also kept while the run goes on, for `manyheads watch` and
+      `open_history`.
+
     Errors: ModelError for a checkpoint of another run, or a loss that is not finite (unless the run may diverge);
     FileAccessError; PlanError for a batch that is too small for the team; LostProcessError.
     """

@@ -129,6 +129,11 @@ def spreads_of(numbers: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     return {name: spread_of([row[name] for row in numbers]) for name in numbers[0]}
 
 
+def plus_minus(spread: Mapping[str, Any], form: str = ".3f") -> str:
+    """A spread's mean and standard deviation in words: 0.512 ± 0.008."""
+    return f"{spread['mean']:{form}} ± {spread['sd']:{form}}"
+
+
 def mean_and_interval(values: Sequence[float]) -> dict[str, Any]:
     """The mean over seeds and its 95 % interval (Student's t), None for a single seed."""
     numbers = np.asarray(values, dtype=np.float64)

@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def files(self) -> list[str]:
-        """What is in the folder for a reader: not what the training keeps for itself."""
+        """Names of the folder's files that are for a reader; what the training keeps for itself is none."""
         return [name for name in FILES if (self.folder / name).exists()]
 
     def to_dict(self) -> Json:
@@ -248,7 +248,7 @@ def require_same(folder: Path, options: Mapping[str, Any]) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Whole or not at all. Errors: FileAccessError."""
+    """Write a document, whole or not at all. Errors: FileAccessError."""
     text = json.dumps(document, indent=1, allow_nan=False)
     with replacing(path, ".json") as temporary:
         Path(temporary).write_text(f"{text}\n", encoding="utf-8")

@@ -4,7 +4,6 @@ from .bundled import find_bundled as find_bundled
 from .bundled import is_here as is_here
 from .checkpoints import brief as brief
 from .checkpoints import find_checkpoint as find_checkpoint
-from .checkpoints import first_line as first_line
 from .checkpoints import is_hub_id as is_hub_id
 from .load import refusing_head_mask as refusing_head_mask
 from .load import weights_dtype as weights_dtype

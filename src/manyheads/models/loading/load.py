@@ -11,6 +11,7 @@ the rest is the import of transformers' model code, which no option makes shorte
 
 import hashlib
 import inspect
+import math
 import os
 import re
 import warnings
@@ -35,6 +36,7 @@ from manyheads.models.loading.pretrained import build, class_for, processor_besi
 from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.spec import ModelSpec
 
+CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
 _DTYPES = {
     "float64": torch.float64, "fp64": torch.float64, "float32": torch.float32, "fp32": torch.float32,
@@ -82,6 +84,17 @@ class LoadedModel:
     def writes_apart(self) -> bool:
         """Whether it is an encoder-decoder: it writes a text of its own beside the one that it reads."""
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
+
+    @property
+    def most_padding(self) -> float:
+        """The tokens of padding that a batch may take on with a further text, by where the model is.
+
+        For what adds up over texts. A gradient of a batch's mean is another one of another batch, and is not cut so.
+        """
+        # A CPU is as busy with a row of padding as with one of a text, and a further pass costs it as much as some 25
+        # rows: 12 texts of 55 to 166 tokens in one batch, a third of it padding, take 1.3 times as long as each by
+        # itself, in pairs 0.92 times (docs/lab.yaml). An accelerator waits for calls, not for rows.
+        return CPU_PASS if self.device.type == "cpu" else math.inf
 
     @property
     def required_tokenizer(self) -> Tokenizer:

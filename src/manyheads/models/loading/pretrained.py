@@ -238,17 +238,13 @@ def processor_beside(model: nn.Module, checkpoint: Checkpoint, trust: bool) -> t
     if image_token_of(model.config) is None:
         return processor, remarks
     try:
-        of_both = _with_text(model.config, checkpoint.folder, options)
+        # What makes inputs of films needs torchvision, and nothing here reads films.
+        without = "" if find_spec("torchvision") is not None else "video_processor"
+        cls = private_names.processor_class(model.config, without)
+        of_both = cls.from_pretrained(checkpoint.folder, backend="pil", **options)
     except Exception as error:  # as above
         return processor, [*remarks, f"no text with pictures, since their processor failed: {first_line(error)}"]
     return of_both, [*remarks, f"text with pictures by {type(of_both).__name__}"]
-
-
-def _with_text(config: Any, folder: Path, options: dict[str, Any]) -> Processor:
-    """The processor of a vision-language model. Errors: whatever transformers has."""
-    # What makes inputs of films needs torchvision, and nothing here reads films.
-    without = "" if find_spec("torchvision") is not None else "video_processor"
-    return private_names.processor_class(config, without).from_pretrained(folder, backend="pil", **options)
 
 
 def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:

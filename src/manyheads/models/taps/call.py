@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
@@ -230,15 +230,16 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
         compared = [rebuild(call, texts, rows, bounded=bounded) for texts, rows in samples]
         largest_lse = call.lse.detach().masked_fill(call.lse.isinf(), 0).abs().amax()
         # All that is read of the device by one copy: a second one would be a second wait for every layer.
-        numbers = [torch.stack([part.worst, part.finite, largest_lse.to(part.worst.dtype)]) for part in compared]
-        worst, finite, size = torch.stack(numbers).double().cpu().unbind(1)
-        if float(size[0]) >= HUNDREDS and call.known.sharpen():
+        numbers = [x for part in compared for x in (part.worst, part.finite)]
+        *numbers, size = torch.stack([*numbers, largest_lse.to(numbers[0].dtype)]).tolist()
+        worst, finite = numbers[0::2], numbers[1::2]
+        if size >= HUNDREDS and call.known.sharpen():
             continue
         # What rounding explains is asked only where a row needs it: it costs as much as rebuilding the rows.
-        if bounded or worst.max() <= TOLERANCE[call.q.dtype]:
+        if bounded or max(worst) <= TOLERANCE[call.q.dtype]:
             break
         bounded = True
-    for (texts, rows), part, largest, is_finite in zip(samples, compared, worst.tolist(), finite.tolist(), strict=True):
+    for (texts, rows), part, largest, is_finite in zip(samples, compared, worst, finite, strict=True):
         if not is_finite:
             place = f"layer {call.site.layer} ({call.site.module})"
             for name, parameter in model.named_parameters():
@@ -271,14 +272,14 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
                 finer = "float64" if call.q.dtype == torch.float32 else "float32"
                 raise GuardError(
                     f"{message}{str(call.q.dtype).removeprefix('torch.')} is too coarse for its scores, whose lse is "
-                    f"up to {float(size[0]):.0f}: rounding alone may have moved its weights by so much, and they are "
+                    f"up to {size:.0f}: rounding alone may have moved its weights by so much, and they are "
                     f"not known from q and k, so nothing is recorded. Load the model with dtype='{finer}'."
                 )
             raise GuardError(
                 f"{message}This attention does something that was not recorded, so a recording would be wrong: none "
                 f"is made."
             )
-    return max(worst.tolist())
+    return max(worst)
 
 
 class Rebuilt(NamedTuple):
@@ -315,10 +316,10 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     groups, num_keys, device = call.k.shape[1], call.k.shape[2], call.q.device
     mask, cap = call.mask.expand(num_texts), call.rule.softcap
     key = torch.arange(num_keys, device="cpu")
-    start, stop = mask.start[texts][:, rows], mask.stop[texts][:, rows]
-    visible = ((key >= start[..., None]) & (key < stop[..., None]))[:, None].to(device, non_blocking=True)
     # Keys and values are most of what is read: those of all texts are taken as they lie, without a copy.
     every = len(texts) == num_texts
+    start, stop = ((runs if every else runs[texts])[:, rows, None] for runs in (mask.start, mask.stop))
+    visible = ((key >= start) & (key < stop))[:, None].to(device, non_blocking=True)
     texts, rows = (index.to(device, non_blocking=True) for index in (texts, rows))
 
     def sampled(x: Tensor) -> Tensor:
@@ -331,7 +332,6 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     # The heads of a group lie side by side, so that they are as many rows more to the keys that they share.
     q = sampled(call.q).to(dtype).reshape(len(texts), groups, num_heads // groups * len(rows), width)
     scores = q @ k.transpose(2, 3) * call.rule.scale
-    rounded, terms = scores.new_zeros(()), scores.new_zeros(())
     if bounded:
         # For `rounding_bound`: the sum of what was rounded on the way to a score, and what its dot product adds up.
         rounded = by_head(2 * scores.abs())
@@ -339,17 +339,19 @@ def rebuild(call: AttentionCall, texts: Int[Tensor, "t"], rows: Int[Tensor, "r"]
     scores = by_head(scores)
     if cap is not None:
         scores = cap * (scores / cap).tanh()
-        rounded, terms = 5 * scores.abs(), terms * (1 - (scores / cap).square())
+        if bounded:
+            rounded, terms = 5 * scores.abs(), terms * (1 - (scores / cap).square())
     if call.rule.bias is not None:
         bias = sampled(call.rule.bias.expand(num_texts, *call.rule.bias.shape[1:]))
         scores = scores + bias
-        rounded = rounded + 2 * scores.abs() + bias.abs()
+        if bounded:
+            rounded = rounded + 2 * scores.abs() + bias.abs()
     if mask.dense is not None:
         visible = sampled(mask.dense.expand(num_texts, -1, -1, -1))
     lse = sampled(call.lse).to(dtype)
     # A row that sees nothing has an lse of -inf, and -inf minus -inf is NaN: 0 in its place, and nothing is visible.
-    lse = torch.where(lse == -torch.inf, 0, lse)[..., None]
-    weights = torch.where(visible, (scores - lse).exp(), 0)
+    lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
+    weights = (scores - lse).exp().masked_fill_(~visible, 0)
     packed = weights.reshape(len(texts), groups, -1, num_keys)
     rebuilt, added_up = by_head(packed @ v), by_head(packed @ v.norm(dim=-1, keepdim=True))[..., 0]
     # A row whose values cancel has next to no norm of its own: a thousandth of what it adds up keeps rounding apart.
@@ -383,6 +385,15 @@ def rounding_bound(
     lse: Float[Tensor, "t h r"],
 ) -> tuple[Float[Tensor, "t h r"], Float[Tensor, "t h r"]]:
     """How far rounding alone may take a row's output: by relative errors, and by those below the normal numbers.
+
+    - `call`: whose dtype, kernel and rule count.
+    - `weights`: of the sampled rows, as they were rebuilt.
+    - `visible`: which keys each row sees.
+    - `v`: the values, of every query head.
+    - `rebuilt`: the rows' outputs.
+    - `rounded`: of each score, the sum of what was rounded on the way to it.
+    - `terms`: of each score, what its dot product adds up.
+    - `lse`: of the rows.
 
     u is the unit roundoff of the model's dtype, a that of float32, in which it accumulates, and which many models give
     to the softmax even in float64; p_j are a row's weights of n keys, s_j its scores, v_j the values, o = sum p_j v_j.
@@ -421,6 +432,7 @@ def rounding_bound(
     return keys + shared + sums, underflow
 
 
+@lru_cache(maxsize=4096)  # of texts of one length in every layer
 def sampled_rows(num_rows: int, layer: int) -> Int[Tensor, "n"]:
     """The rows that the guard rebuilds: all of a short text, else its last one and others spread before it.
 
@@ -434,6 +446,7 @@ def sampled_rows(num_rows: int, layer: int) -> Int[Tensor, "n"]:
     return torch.cat([before.long(), torch.tensor([num_rows - 1], device="cpu")])
 
 
+@lru_cache(maxsize=4096)
 def spread(size: int, count: int) -> Int[Tensor, "n"]:
     """Indices spread over an axis, its last one among them: the last row of a text sees most."""
     return torch.linspace(size - 1, 0, min(size, count), device="cpu").round().long().unique()

@@ -34,10 +34,10 @@ class MaskReader:
     entry has a weak reference to the mask, and counts only while that is the mask in hand.
     """
 
-    known: dict[tuple[object, ...], tuple[weakref.ref[Any], Mask, Tensor | None]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[weakref.ref[object], Mask, Tensor | None]] = field(default_factory=dict)
     without_tensor: dict[tuple[int, int, bool], Mask] = field(default_factory=dict)
 
-    def read(self, attention_mask: Any, num_queries: int, num_keys: int, causal: bool) -> tuple[Mask, Tensor | None]:
+    def read(self, attention_mask: object, num_queries: int, num_keys: int, causal: bool) -> tuple[Mask, Tensor | None]:
         """A transformers mask as runs, and a bias where a float mask holds one.
 
         Errors: ModelError for a mask that is neither dense nor flex attention's, or contradicts itself.
@@ -89,19 +89,19 @@ class MaskReader:
         return self._remember(attn_mask, read_as, *_split(axes))
 
     def once(
-        self, source: Any, read_as: tuple[object, ...], read: Callable[[], tuple[Mask, Tensor | None]]
+        self, source: object, read_as: tuple[object, ...], read: Callable[[], tuple[Mask, Tensor | None]]
     ) -> tuple[Mask, Tensor | None]:
         """What `read` makes of a call whose layers all get `source`, computed for the first of them."""
         if source is None:
             return read()
         return self._known(source, read_as) or self._remember(source, read_as, *read())
 
-    def _known(self, attention_mask: Any, read_as: tuple[object, ...]) -> tuple[Mask, Tensor | None] | None:
+    def _known(self, attention_mask: object, read_as: tuple[object, ...]) -> tuple[Mask, Tensor | None] | None:
         entry = self.known.get((id(attention_mask), *read_as))
         return entry[1:] if entry is not None and entry[0]() is attention_mask else None
 
     def _remember(
-        self, attention_mask: Any, read_as: tuple[object, ...], mask: Mask, bias: Tensor | None
+        self, attention_mask: object, read_as: tuple[object, ...], mask: Mask, bias: Tensor | None
     ) -> tuple[Mask, Tensor | None]:
         # Masks of passes that are over are forgotten: a tap may stay open over a whole corpus.
         self.known = {key: entry for key, entry in self.known.items() if entry[0]() is not None}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -39,7 +39,9 @@ class WatchFused(TorchDispatchMode):
         super().__init__()
         self.all_lse: list[CapturedLse] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is COMPOSITE:  # under inference_mode it arrives whole: take it apart, under this same mode
             with self:
@@ -66,12 +68,14 @@ class WatchFused(TorchDispatchMode):
 class _Running(threading.local):
     """What this thread is running: modules, outermost first, and how many calls the ways in are carrying out.
 
-    Per thread: two threads may run one model, and each must see its own stack of modules.
+    `watch`: what torch's own attention function is to be called under. Per thread: two threads may run one model, and
+    each must see its own stack of modules.
     """
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
         self.calls = 0
+        self.watch: WatchFused | None = None
 
 
 RUNNING = _Running()
@@ -88,6 +92,17 @@ def carrying_out() -> Iterator[None]:
         RUNNING.calls -= 1
 
 
+@contextmanager
+def watching_sdpa() -> Iterator[WatchFused]:
+    """Watch the kernel of `scaled_dot_product_attention` alone: a dispatch mode makes all else that runs under it
+    slower."""
+    before, RUNNING.watch = RUNNING.watch, WatchFused()
+    try:
+        yield RUNNING.watch
+    finally:
+        RUNNING.watch = before
+
+
 class FunctionWatch(TorchFunctionMode):
     """A mode that sees every torch function of its thread (`through_torch`), each of which it makes slower."""
 
@@ -96,9 +111,10 @@ class FunctionWatch(TorchFunctionMode):
 def unwatched() -> Iterator[None]:
     """Without our function modes: for what torch compiles as it is called, which it would compile once more for a tap;
     and for our own work on a call, hundreds of small operations, none of them the model's."""
-    with ExitStack() as stack:
-        while isinstance(private_names.function_mode(), FunctionWatch):
-            stack.enter_context(private_names.without_function_mode())
+    if isinstance(private_names.function_mode(), FunctionWatch):
+        with private_names.without_function_mode(), unwatched():
+            yield
+    else:
         yield
 
 
@@ -186,9 +202,11 @@ def own_number(model: nn.Module, path: str) -> int | None:
     for name in path.split("."):
         part = container.get_submodule(name)
         if name.isdecimal():
+            if not isinstance(container, nn.Sequential):
+                return int(name)
             others = [other for other in container.children() if other is not part]
             is_stack = all(any(True for _ in other.children()) for other in others)
-            if not isinstance(container, nn.Sequential) or (is_stack and any(type(x) is type(part) for x in others)):
+            if is_stack and any(type(other) is type(part) for other in others):
                 return int(name)
         container = part
     return None

@@ -78,10 +78,10 @@ def tap(
     Errors: ModelError for a model in training mode, compiled, or that attends only where nobody can see; GuardError
     where a recording would be wrong. Cost: the guard's few rows, and what `on_call` does.
     """
-    require_tappable(model, training)
+    modules = require_tappable(model, training)
     state = Tap(model, on_call, tuple(edits), guard, training, threading.get_ident())
     # A part that torch.compile stands around is the part itself, whoever runs it.
-    state.paths = {id(module): path.replace("_orig_mod.", "") for path, module in model.named_modules()}
+    state.paths = {id(module): path.replace("_orig_mod.", "") for path, module in modules}
     with OPEN.lock:
         # Under the lock from first to last: another thread may be closing the last tap, and taking the ways in away.
         # Each `install` looks first whether it is in place.
@@ -133,13 +133,17 @@ def standing_in(modules: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
                 through_transformers.remove()
 
 
-def require_tappable(model: nn.Module, training: bool = False) -> None:
-    """Errors: ModelError for a model whose calls cannot be seen, or would not be what they are in use."""
+def require_tappable(model: nn.Module, training: bool = False) -> list[tuple[str, nn.Module]]:
+    """The model's modules with their paths.
+
+    Errors: ModelError for a model whose calls cannot be seen, or would not be what they are in use.
+    """
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"tap() takes a torch module, not a {type(model).__name__}: of a loaded model that is lm.model."
         )
-    for path, module in () if training else model.named_modules():
+    modules = list(model.named_modules())
+    for path, module in () if training else modules:
         if module.training:
             where = f"{type(model).__name__} is" if module is model else f"{path} of {type(model).__name__} is"
             raise ModelError(
@@ -152,3 +156,4 @@ def require_tappable(model: nn.Module, training: bool = False) -> None:
                 f"module {path or type(model).__name__!r} is compiled by torch.compile: its attention cannot be seen; "
                 f"hand in the model as it was before compiling (model._orig_mod)."
             )
+    return modules

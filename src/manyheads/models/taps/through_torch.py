@@ -15,8 +15,8 @@ from __future__ import annotations
 import inspect
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from manyheads.models.taps.open_taps import OPEN, RUNNING, FunctionWatch, RawCal
 from manyheads.private_names import TorchDispatchMode
 
 ATTENTION = F.scaled_dot_product_attention
+SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")  # by place; it has no signature
 TORCHS_LAYER = F.multi_head_attention_forward
 ARGUMENTS = inspect.signature(TORCHS_LAYER)
 
@@ -45,6 +46,7 @@ PRODUCT = {
     torch.matmul, torch.bmm, torch.einsum, Tensor.matmul, Tensor.bmm, Tensor.__matmul__, torch.baddbmm,
 }  # fmt: skip
 """What makes weights of scores, what may still be done to them, and what reads values with them."""
+WATCHED = frozenset({ATTENTION, TORCHS_LAYER, *SOFTMAX, *CARRY, *PRODUCT})
 
 SOFTMAX_OPERATOR = private_names.found("_softmax")  # None where torch lacks it: its layer with weights is refused then
 
@@ -57,11 +59,11 @@ class _ByHand(threading.local):
     def __init__(self) -> None:
         self.weights: dict[int, weakref.ref[Tensor]] = {}
 
-    def add(self, tensor: Any) -> None:
+    def add(self, tensor: object) -> None:
         if isinstance(tensor, Tensor) and tensor.ndim >= 3:
             self.weights[id(tensor)] = weakref.ref(tensor)
 
-    def holds(self, tensor: Any) -> bool:
+    def holds(self, tensor: object) -> bool:
         # An id is given anew when its tensor is gone, and then the reference is dead or of another tensor.
         reference = self.weights.get(id(tensor))
         return reference is not None and reference() is tensor
@@ -77,7 +79,7 @@ def install() -> None:
         return
     F.scaled_dot_product_attention = _attention
 
-    def enter(module: nn.Module, _: Any) -> None:
+    def enter(module: nn.Module, _: object) -> None:
         taps = OPEN.on(module)
         if not taps:
             return
@@ -87,7 +89,7 @@ def install() -> None:
                 tap.calls.clear()
         RUNNING.modules.append(module)
 
-    def leave(module: nn.Module, *_: Any) -> None:
+    def leave(module: nn.Module, *_: object) -> None:
         # By identity: a module that was entered before its tap opened leaves without having been put on the stack.
         if RUNNING.modules and RUNNING.modules[-1] is module:
             RUNNING.modules.pop()
@@ -119,13 +121,17 @@ def watching_functions() -> Iterator[None]:
 class _Functions(FunctionWatch):
     """Carries out attention calls under the eyes of the taps, and notes modules that attend by hand."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         # Every torch function of the thread comes through here: what is none of ours leaves by the shortest way.
-        if RUNNING.calls or not RUNNING.modules:
-            return func(*args, **kwargs)
+        if func not in WATCHED:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
         if func is ATTENTION:
             return _attention(*args, **kwargs)
+        if RUNNING.calls or not RUNNING.modules:
+            return func(*args, **kwargs)
         if func is TORCHS_LAYER:
             return _torchs_layer(args, kwargs)
         result = func(*args, **kwargs)
@@ -145,16 +151,22 @@ class _Functions(FunctionWatch):
         return result
 
 
-def _attention(*args: Any, **kwargs: Any) -> Any:
+def _attention(*args: Any, **kwargs: Any) -> Tensor:
     """What stands under `scaled_dot_product_attention` while a tap is open."""
     if RUNNING.calls or not RUNNING.modules:
-        return ATTENTION(*args, **kwargs)
+        watch, RUNNING.watch = RUNNING.watch, None  # torch's function comes by here once more, in the function mode
+        try:
+            with watch or nullcontext():
+                return ATTENTION(*args, **kwargs)
+        finally:
+            RUNNING.watch = watch
     # The model's own call comes first, with its own arguments: whatever is read off them below cannot change it.
     with carrying_out(), WatchFused() as watch:
         result = ATTENTION(*args, **kwargs)  # errors are torch's own
     module = RUNNING.modules[-1]
     taps = OPEN.on(module)
-    q, k, v, attn_mask, dropout, is_causal, scale = _arguments_of(*args, **kwargs)
+    named = dict(zip(SDPA_ARGUMENTS, args, strict=False)) | kwargs
+    q, k, v = (named[name] for name in SDPA_ARGUMENTS[:3])
     if min(x.ndim for x in (q, k, v)) < 2 or 0 in q.shape or 0 in k.shape:
         return result
     # torch broadcasts leading axes: all get four, as many texts, and k and v as many heads.
@@ -164,31 +176,19 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     k, v = (x.expand(num_texts, num_kv_heads, -1, -1) for x in (k, v))
     q = q.expand(num_texts, max(q.shape[1], num_kv_heads), -1, -1)
     # Of the first tap, for all: a mask is the call's, and each tap would read the same cells again.
-    mask, bias = taps[0].masks.plain(attn_mask, result.ndim, q.shape[2], k.shape[2], is_causal)
+    mask, bias = taps[0].masks.plain(
+        named.get("attn_mask"), result.ndim, q.shape[2], k.shape[2], named.get("is_causal", False)
+    )
+    scale = named.get("scale")
     rule = Rule(q.shape[-1] ** -0.5 if scale is None else float(scale), bias=bias)
-    out = four_axes(result)
+    out, dropout = four_axes(result), named.get("dropout_p", 0.0)
     crosses = getattr(_TORCHS_LAYER_CALL, "crosses", False)
     edited = RawCall(module, q, k, v, mask, rule, out, watch.lse, crosses, dropout=dropout).show(taps)
     # Unedited, the very tensor that torch returned: a tap that only looks on changes no bit and no layout.
     return result if edited is out else edited.reshape(result.shape)
 
 
-def _arguments_of(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float, bool, float | None]:
-    """Of a call's arguments, by place or by name, those that shape the weights. (torch's function has no signature.)"""
-    return query, key, value, attn_mask, dropout_p, is_causal, scale
-
-
-def _torchs_layer(args: Any, kwargs: Any) -> Any:
+def _torchs_layer(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
     """`nn.MultiheadAttention`: without weights its own call of our wrapper serves; with weights its products do."""
     bound = ARGUMENTS.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -222,12 +222,14 @@ class _WatchProducts(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.scores: Any = ()
+        self.scores: tuple[Tensor, ...] = ()
         self.softened = False
         self.values: Tensor | None = None
         self.out: Tensor | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         if func is SOFTMAX_OPERATOR:
             self.softened = True

@@ -37,7 +37,7 @@ from manyheads.attention import Mask, Rule
 from manyheads.errors import ModelError
 from manyheads.models.taps.call import CapturedLse
 from manyheads.models.taps.mask_arguments import FLEX_NAME, is_causal_without_mask, read_rule
-from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out, log, unwatched
+from manyheads.models.taps.open_taps import OPEN, RawCall, WatchFused, carrying_out, log, unwatched, watching_sdpa
 
 _SAVED: list[tuple[Any, str, Any]] = []  # owner, name and what it held, while ours stand in their place
 ARGUMENTS = ("attention_mask", "scaling", "dropout")  # of an attention function, after the values
@@ -54,16 +54,16 @@ def install() -> None:
     places = private_names.look_ups()
     own = {key: getattr(owner, name) for key, (owner, name) in places.items()}
 
-    def look_up(table: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    def look_up(table: object, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
         return _wrapped(own["interface"](table, name, default), name)
 
-    def item(table: Any, name: str) -> Callable[..., Any]:
+    def item(table: object, name: str) -> Callable[..., Any]:
         return _wrapped(own["item"](table, name), name)
 
-    def compiled_call(model: Any, compile_config: Any) -> Callable[..., Any]:
+    def compiled_call(model: nn.Module, compile_config: object) -> Callable[..., Any]:
         return model.__call__ if _tapped(model) else own["compiled"](model, compile_config)
 
-    def continuous_batching(model: Any, *args: Any, **kwargs: Any) -> Any:
+    def continuous_batching(model: nn.Module, *args: Any, **kwargs: Any) -> object:
         if _tapped(model):
             raise ModelError(PAGES.format(what="continuous batching"))
         return own["batching"](model, *args, **kwargs)
@@ -92,7 +92,9 @@ def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     if hasattr(function, "untapped"):  # one look-up calls the other: a call must not be shown twice
         return function
 
-    def attention(module: nn.Module, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def attention(
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
         # Models may keep the function that they looked up, also when the tap is long closed: then it only passes on.
         taps, stand_in = OPEN.on(module), OPEN.stand_in(module)
         if not taps and stand_in is None:
@@ -120,7 +122,12 @@ def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
                 f"{dense.dtype} mask of shape {tuple(dense.shape)} does not hide there what it says. Give a BlockMask, "
                 f"or load the model with attn_implementation='sdpa'."
             )
-        with carrying_out(), watching_kernels() as calls, unwatched() if is_flex else WatchFused() as watch:
+        if is_flex:
+            watching = unwatched()
+        else:  # of transformers' own function it is known which of its operations is the kernel
+            is_known = name == "sdpa" and function.__module__.startswith("transformers.")
+            watching = watching_sdpa() if is_known else WatchFused()
+        with carrying_out(), watching_kernels() as calls, watching as watch:
             result = function(module, query, key, value, *args, **kwargs)
         if is_flex and result[1] is not None and named.get("output_attentions") and not taps[0].sites:
             log.warning(
@@ -299,7 +306,7 @@ def watching_kernels() -> Iterator[list[FlashCall | CapturedLse]]:
 def watched_flash(look_up: Callable[..., Any]) -> Callable[..., Any]:
     """transformers' look-up of flash-attn functions; those for texts in a batch and packed note their calls."""
 
-    def looked_up(*args: Any, **kwargs: Any) -> Any:
+    def looked_up(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         (alike, packed, *functions), prepare = look_up(*args, **kwargs)
         return (_noting(alike), _noting(packed), *functions), prepare
 
@@ -312,7 +319,7 @@ def _noting(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
     parameters = inspect.signature(function).parameters
     asking = {name: True for name in ASKS if name in parameters}
 
-    def call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    def call(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> object:
         if _WATCHED.calls is None:
             return function(q, k, v, **options)
         result = function(q, k, v, **options, **asking)
@@ -327,7 +334,7 @@ def _noting(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
 def watched_flex(function: Callable[..., Any]) -> Callable[..., Any]:
     """transformers' call of flex attention; where it asks for the lse (not on a CPU), that is noted as it is."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> object:
         result = function(*args, **kwargs)
         if _WATCHED.calls is not None and isinstance(result, tuple) and result[1].lse is not None:
             # transformers rounds it to the model's dtype: in bfloat16 by up to 3 % of every weight.

@@ -87,7 +87,33 @@ def add_tile(
     BY_KEY: tl.constexpr, OTHERS: tl.constexpr, STATS: tl.constexpr, C: tl.constexpr, MATCHES: tl.constexpr,
     SOFTCAP: tl.constexpr, PRECISION: tl.constexpr, PARTS: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """One tile: its exact weights, and every sum that they change. `first`: the place of its first other."""
+    """One tile: its exact weights, and every sum that they change.
+
+    - `sums`: what the tiles before it have come to.
+    - `first`: the place of the tile's first other.
+    - `lines`: `[lines d]`, their vectors.
+    - `line`: `[lines]`, their places.
+    - `facts`: of lines that are rows: start and stop of the keys that they see, and the lse to base 2.
+    - `line_labels`: a label of each line, for each match.
+    - `others_ptr`: k of this head, or q where `BY_KEY`.
+    - `lse_ptr`: `[q]`, natural logarithms.
+    - `runs_ptr`: `[2 q]`, start and stop of the keys that each row sees.
+    - `columns_ptr`: `[others C]`, what weights are multiplied with.
+    - `labels_ptr`: `[m others]`, labels of others.
+    - `num_rows`: rows of the map.
+    - `num_others`: others of the map.
+    - `stride`: numbers from one other to the next.
+    - `scale`: the factor of the scores.
+    - `BY_KEY`: whether lines are keys, and others rows.
+    - `OTHERS`: width of the tile.
+    - `STATS`: which sums are asked for, as in `line_sums`.
+    - `C`: columns as stored.
+    - `MATCHES`: (earlier, elsewhere, reach) of each match.
+    - `SOFTCAP`: the cap on scores; 0 for none.
+    - `PRECISION`: of products.
+    - `PARTS`: columns so far apart are summed within a thread.
+    - `PLAIN`: whether every line sees every cell, away from the diagonal.
+    """
     mass, entropy, square, best, where, distance, columns, matches = sums
     other = first + tl.arange(0, OTHERS)
     inside = other < num_others
@@ -176,9 +202,37 @@ def line_sums(
 ):  # fmt: skip
     """Sums over what each line sees, `[s b h lines]`: the chosen STATS, then the MATCHES, then the columns.
 
-    STATS: which of mass, entropy, square, maximum, strongest and distance. MATCHES: (earlier, elsewhere, reach), a
-    tuple each. C: columns as stored, `num_columns` of which are more than zeros. `tiles`: for each text and block of
-    lines what `launches.planned_tiles` says of it.
+    - `lines_ptr`: q, or k where `BY_KEY`.
+    - `others_ptr`: k, or q.
+    - `lse_ptr`: `[b h q]`, natural logarithms.
+    - `runs_ptr`: `[b 2 q]`, start and stop of the keys that each row sees.
+    - `out_ptr`: the answer.
+    - `tiles_ptr`: `[b blocks 6]`, what `launches.planned_tiles` says of each text and block of lines.
+    - `columns_ptr`: `[b others C]`, what weights are multiplied with.
+    - `line_labels_ptr`: `[b m lines]`, the labels of lines.
+    - `other_labels_ptr`: `[b m others]`, those of others.
+    - `num_columns`: columns that are more than zeros.
+    - `num_lines`: lines of a map.
+    - `num_others`: others of a map.
+    - `num_heads`: query heads.
+    - `scale`: the factor of the scores.
+    - `line_text_stride`: numbers from a text to the next in `lines_ptr`.
+    - `line_head_stride`: from a head to the next there.
+    - `line_stride`: from a line to the next there.
+    - `other_text_stride`: numbers from a text to the next in `others_ptr`.
+    - `other_head_stride`: from a head to the next there.
+    - `other_stride`: from one to the next there.
+    - `GROUP`: query heads of a key/value head.
+    - `D`: width of q and k, a power of two.
+    - `SOFTCAP`: the cap on scores; 0 for none.
+    - `LINES`: lines of a program.
+    - `OTHERS`: width of a tile.
+    - `PRECISION`: of products, as `tl.dot` takes it.
+    - `BY_KEY`: whether lines are keys, and others rows.
+    - `PARTS`: columns that lie so far apart are summed within a thread.
+    - `STATS`: which of mass, entropy, square, maximum, strongest and distance are asked for.
+    - `MATCHES`: (earlier, elsewhere, reach), a tuple for each match.
+    - `C`: columns as stored.
     """
     num_blocks = tl.cdiv(num_lines, LINES)
     map_index = tl.program_id(0) // num_blocks
@@ -259,7 +313,32 @@ def band(
     GROUP: tl.constexpr, D: tl.constexpr, SOFTCAP: tl.constexpr, LINES: tl.constexpr, OTHERS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`[b h q o]` the weight at key `row + offset`: products of vectors, since of a tile few cells would be of use."""
+    """`[b h q o]` the weight at key `row + offset`: products of vectors, since of a tile few cells would be of use.
+
+    - `q_ptr`: `[b h q d]`.
+    - `k_ptr`: `[b g k d]`.
+    - `lse_ptr`: `[b h q]`, natural logarithms.
+    - `runs_ptr`: `[b 2 q]`, start and stop of the keys that each row sees.
+    - `out_ptr`: the answer.
+    - `offsets_ptr`: `[o]`, key less row.
+    - `num_offsets`: how many these are.
+    - `num_rows`: rows of a map.
+    - `num_keys`: keys of a map.
+    - `num_heads`: query heads.
+    - `scale`: the factor of the scores.
+    - `q_text_stride`: numbers from a text to the next in q.
+    - `q_head_stride`: from a head to the next in q.
+    - `q_stride`: from a row to the next in q.
+    - `k_text_stride`: numbers from a text to the next in k.
+    - `k_head_stride`: from a head to the next in k.
+    - `k_stride`: from a key to the next in k.
+    - `GROUP`: query heads of a key/value head.
+    - `D`: width of q and k, a power of two.
+    - `SOFTCAP`: the cap on scores; 0 for none.
+    - `LINES`: rows of a program.
+    - `OTHERS`: not used: every kernel is launched with it.
+    - `PRECISION`: not used, likewise.
+    """
     num_blocks = tl.cdiv(num_rows, LINES)
     map_index = (tl.program_id(0) // num_blocks).to(tl.int64)
     text, head = map_index // num_heads, map_index % num_heads
@@ -285,7 +364,29 @@ def pool(
 ):  # fmt: skip
     """`[2 b h p p]` the sum of each block's weights and the largest visible one, -1 for none; a program a block.
 
-    `edges`: `[b 2 p+1]`, where the blocks of rows begin and end, and those of keys.
+    - `q_ptr`: `[b h q d]`.
+    - `k_ptr`: `[b g k d]`.
+    - `lse_ptr`: `[b h q]`, natural logarithms.
+    - `runs_ptr`: `[b 2 q]`, start and stop of the keys that each row sees.
+    - `out_ptr`: the answer.
+    - `edges_ptr`: `[b 2 p+1]`, where the blocks of rows begin and end, and those of keys.
+    - `size`: blocks along a side, p.
+    - `num_rows`: rows of a map.
+    - `num_keys`: keys of a map.
+    - `num_heads`: query heads.
+    - `scale`: the factor of the scores.
+    - `q_text_stride`: numbers from a text to the next in q.
+    - `q_head_stride`: from a head to the next in q.
+    - `q_stride`: from a row to the next in q.
+    - `k_text_stride`: numbers from a text to the next in k.
+    - `k_head_stride`: from a head to the next in k.
+    - `k_stride`: from a key to the next in k.
+    - `GROUP`: query heads of a key/value head.
+    - `D`: width of q and k, a power of two.
+    - `SOFTCAP`: the cap on scores; 0 for none.
+    - `LINES`: rows of a program.
+    - `OTHERS`: keys that a program reads at once.
+    - `PRECISION`: of products, as `tl.dot` takes it.
     """
     map_index = (tl.program_id(0) // (size * size)).to(tl.int64)
     text, head = map_index // num_heads, map_index % num_heads

@@ -36,6 +36,7 @@ from manyheads.recording.exact_map.requests import (
     Entropy,
     KeySum,
     Linear,
+    Made,
     Mass,
     Match,
     MatchReceived,
@@ -263,7 +264,7 @@ class Reader:
         self._launch("pool", size * size, out, self._once(request, lambda: edges().int().to(self.q.device)), size)
         return out[0] if request.how == "mean" else torch.where(out[1] < 0, torch.nan, out[1])
 
-    def _launch(self, kernel: str, blocks: int, *arguments: Any, **constants: Any) -> None:
+    def _launch(self, kernel: str, blocks: int, *arguments: object, **constants: object) -> None:
         """Launch so many programs for each head of each text. Keys are the lines where the constant BY_KEY is true."""
         lines, others = (self.k, self.q) if constants.get("BY_KEY") else (self.q, self.k)
         runs = self._once("runs", lambda: torch.stack(self._ends(), 1).int().to(self.q.device))
@@ -283,7 +284,7 @@ class Reader:
         start, stop = self.mask.start, self.mask.stop.clamp_max(self.k.shape[2])
         return torch.where(stop > start, start, 0), torch.where(stop > start, stop, 0)
 
-    def _once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+    def _once(self, name: Hashable, compute: Callable[[], Made]) -> Made:
         """What depends on tokens, mask and device alone: made for one layer, remembered for the others."""
         return self.batch.once(self.mask, (name, self.q.device, self.shape), compute)
 
@@ -298,7 +299,7 @@ def no_triton() -> str | None:
     return None
 
 
-def launch(kernel: str, programs: int, *arguments: Any, **constants: Any) -> None:
+def launch(kernel: str, programs: int, *arguments: object, **constants: object) -> None:
     """Run so many programs of a kernel."""
     # Not with this file: Triton is no part of the CPU's torch, and takes long to import.
     from manyheads.recording.exact_map import kernels

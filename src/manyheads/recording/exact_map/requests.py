@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -29,6 +29,8 @@ from torch import Tensor
 from manyheads.attention import Mask
 from manyheads.errors import StatisticError
 from manyheads.texts import Tokens
+
+Made = TypeVar("Made")
 
 Column = Callable[[Tokens], Float[Tensor, "b k"]]
 WordsOf = Callable[[Tokens], Int[Tensor, "b k"]]
@@ -59,7 +61,7 @@ class Batch:
         tokens = self.keys if request.of_keys and self.keys is not None else self.tokens
         return self.remember("tokens", request, lambda: request.of_tokens(tokens))
 
-    def once(self, mask: Mask, name: Hashable, compute: Callable[[], Any]) -> Any:
+    def once(self, mask: Mask, name: Hashable, compute: Callable[[], Made]) -> Made:
         """Something that depends on tokens and mask alone: computed for the first layer, remembered for the others."""
         return self.remember(name, id(mask), compute)
 
@@ -85,7 +87,7 @@ class Batch:
 
         return self.remember("on host", id(mask), moved)[1]
 
-    def remember(self, name: Hashable, owner: Hashable, compute: Callable[[], Any]) -> Any:
+    def remember(self, name: Hashable, owner: Hashable, compute: Callable[[], Made]) -> Made:
         """Something computed once for this batch, by its name and what it belongs to."""
         if (name, owner) not in self.memory:
             self.memory[name, owner] = compute()
@@ -105,7 +107,7 @@ class Group:
     keeps_places: bool = False  # cells are few: what depends on a tile's place alone serves the other layers too
     memory: dict[Hashable, Any] = field(default_factory=dict)
 
-    def once(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+    def once(self, name: Hashable, compute: Callable[[], Made]) -> Made:
         """Something that all tiles of this group and layer share."""
         if name not in self.memory:
             self.memory[name] = compute()
@@ -131,7 +133,7 @@ class Tile:
         """The weights times something, in the buffer: to be read before the next product is made."""
         return torch.mul(self.weights, factor, out=self.work)
 
-    def by_place(self, name: Hashable, compute: Callable[[], Any]) -> Any:
+    def by_place(self, name: Hashable, compute: Callable[[], Made]) -> Made:
         """Something that depends on the tile's place alone. Memory: of one tile or KEPT_CELLS, O(n^2 / h)."""
         group, (rows, keys) = self.group, (self.rows, self.keys)
         if not group.keeps_places:
@@ -354,9 +356,9 @@ class Match(Request):
     def cells(self, tile: Tile) -> Float[Tensor, "b h r c"] | None:
         """The weights of matching cells, else 0; None where the tile has no match. To be read, not written to."""
         equal = tile.by_place(self, lambda: self.equal_labels(tile))
-        if equal is None or equal is ALL:
-            return None if equal is None else tile.weights
-        return tile.times(equal)
+        if isinstance(equal, Tensor):
+            return tile.times(equal)
+        return None if equal is None else tile.weights
 
     def equal_labels(self, tile: Tile) -> Float[Tensor, "b one r c"] | str | None:
         """1 where the row's label equals the key's, else 0: one equality test, shared by all heads.

@@ -62,11 +62,17 @@ def read_region(
     most_cells: int | None = None,
     on_strip: Callable[[int, int], None] | None = None,
 ) -> Region:
-    """A region of one head's map at `levels` (a run, the finest first): `rows` and `keys` begin at whole blocks.
+    """A region of one head's map at some levels, on the host, whatever the layer's device.
 
-    `most_cells`: above so many visible cells, rows are sampled evenly and only the coarsest level is given.
-    `on_strip` is called with rows done and rows in all, and may raise to stop the work.
-    The levels are on the host, whatever the layer's device.
+    - `layer`: the layer of a recording.
+    - `head`: its number in the layer.
+    - `rows`: a slice of its rows, which begins at a whole block.
+    - `keys`: likewise of its keys.
+    - `levels`: a run of them, the finest first.
+    - `text`: which of the recording's texts.
+    - `most_cells`: above so many visible cells, rows are sampled evenly and only the coarsest level is given.
+    - `on_strip`: called with rows done and rows in all; may raise to stop the work.
+
     Errors: ShapeError for a region that does not begin at whole blocks of the coarsest level, or lies outside.
     """
     if not levels or levels.step != 1 or not 0 <= levels[0] <= levels[-1] <= DEEPEST:

@@ -11,11 +11,14 @@ Sources: Wang et al. 2023, section 3.4 (backup name movers); McGrath et al. 2023
 Benjamini and Hochberg 1995 (q).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch's methods and pandas have no types here.
+
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +26,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plain, whole
-from manyheads.edits import Editor, Runner, choose_metric, plan_edits, require_loaded
+from manyheads.edits import Editor, MetricLike, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, read
@@ -124,7 +127,8 @@ class BackupHeads(PerHeadResult):
 
     def to_dict(self) -> Json:
         """Plain data for JSON."""
-        return {field.name: getattr(self, field.name) for field in fields(self)} | {
+        return {
+            **{field.name: getattr(self, field.name) for field in fields(self)},
             "targets": [str(head) for head in self.targets],
             "control_effects": list(self.control_effects),
             "changes": [change.to_dict() for change in self.changes],
@@ -144,7 +148,7 @@ def backup_heads(
     given: InputsLike,
     targets: HeadsLike,
     *,
-    metric: str | Callable[..., Any] = "auto",
+    metric: MetricLike = "auto",
     kind: AblationKind = "mean",
     corpus: InputsLike | None = None,
     among: HeadsLike | None = None,
@@ -216,7 +220,7 @@ def backup_heads(
 
     # One sweep for both: heads and targets are then set beside one and the same plain pass.
     losses = worths(0, [*singles, *plans])
-    under = []
+    under: list[ndarray] = []
     for turn, editor in enumerate(editors, 1):
         # The rows of this plan have been read before, and guarded.
         try:
@@ -266,7 +270,7 @@ def _changes(
         mean_interval(values) if len(set(seeds)) > 1 else (unknown, unknown) for values in (rows[0], interaction[0])
     )
     means, moved_means = interaction.mean(1), rows.mean(1)
-    changes = []
+    changes: list[HeadChange] = []
     for index, head in enumerate(heads):
         control = means[1:, index]
         # Above 0 and above every random target: the loss of any head makes the others worth a little more or less.

@@ -14,6 +14,9 @@ Torgerson 1952 (classical scaling).
 
 # device: divergences are summed up on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch's methods and pandas have no types here.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -110,7 +113,7 @@ class HeadFamilies(PerHeadResult):
     missing: ClassVar[str] = "here: {first} to {last} were compared."
 
     model: str
-    heads: tuple[Head, ...]
+    heads: tuple[Head, ...]  # pyright: ignore[reportIncompatibleMethodOverride] a field where the base has a property
     divergences: Float64[ndarray, "h h"]
     families: tuple[Family, ...]
     map: Float64[ndarray, "h 2"]
@@ -205,10 +208,14 @@ def head_families(
 ) -> HeadFamilies:
     """How far apart all heads are in what they look at, their families, a map of them, and each layer's diversity.
 
-    `rows`: at most so many rows of each text, drawn by its words; None: 16, or more of few texts. Rows that see fewer
-    than two keys are left out, and what a row gives to nothing visible (a sink in the softmax) is a key of its own.
-    `clusters`: how many families; None: the number of the largest mean silhouette, up to 20. `stack`: heads of
-    different stacks read different tokens, so a model with several is asked for one.
+    - `lm`: a loaded model.
+    - `given`: what is read: some hundred short texts, or fewer long ones.
+    - `rows`: at most so many rows of each text, drawn by its words; None: 16, or more of few texts. Rows that see fewer
+      than two keys are left out, and what a row gives to nothing visible (a sink in the softmax) is a key of its own.
+    - `clusters`: how many families; None: the number of the largest mean silhouette, up to 20.
+    - `stack`: heads of different stacks read different tokens, so a model with several is asked for one.
+    - `progress`: called with how far the reading is.
+
     Inside `applied`, heads whose weights a plan averages or copies are compared as the plan has them.
 
     Cost: one forward pass, and pairs of heads x rows x keys logarithms, 3 to 4 ns each on a core: 2 s for 72 heads on
@@ -265,7 +272,7 @@ def families_of(
         why = "two heads, each by itself: there is nothing to choose"
     groups = cut(merges, best if clusters is None else clusters)
     silhouette = silhouettes(distances, groups)
-    families = []
+    families: list[Family] = []
     for group in range(int(groups.max()) + 1):
         members = np.flatnonzero(groups == group)
         spread = divergences[np.ix_(members, members)].sum() / max(1, len(members) * (len(members) - 1))
@@ -295,12 +302,11 @@ class _Gathering:
     sites: tuple[Site, ...] = ()
     divergences: torch.Tensor | None = None
     num_rows: int = 0
-    sums: list[Sums] = field(default_factory=list)
-    seeds: set[int] = field(default_factory=set)
-    left_out: dict[str, None] = field(default_factory=dict)
-    shared: dict[str, None] = field(default_factory=dict)
-
-    notes: list[str] = field(default_factory=list)
+    sums: list[Sums] = field(default_factory=list[Sums])
+    seeds: set[int] = field(default_factory=set[int])
+    left_out: dict[str, None] = field(default_factory=dict[str, None])
+    shared: dict[str, None] = field(default_factory=dict[str, None])
+    notes: list[str] = field(default_factory=list[str])
 
     def read(
         self, lm: LoadedModel, reading: Reading, rows: int | None, stack: str, progress: Progress | None
@@ -350,7 +356,7 @@ class _Gathering:
     def by_layer(self) -> tuple[LayerDiversity, ...]:
         sums = sum(self.sums[1:], self.sums[0])
         value, bounds = sums.value()[:, 0, 0] / MOST, [bound[:, 0] / MOST for bound in sums.interval()]
-        diversity = []
+        diversity: list[LayerDiversity] = []
         for index, site in enumerate(self.sites):
             compared = site.num_heads > 1
             # One text, however often it comes, has no interval.

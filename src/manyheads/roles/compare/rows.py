@@ -18,6 +18,9 @@ keys, six minutes for 1,024 heads.
 Sources: Lin 1991; Endres and Schindelin 2003 (the metric); Fuglede and Topsoe 2004 (the space).
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's methods have no types here.
+
 from __future__ import annotations
 
 import math
@@ -122,9 +125,9 @@ class RowKeeper:
     count: int
     stack: str | None = None
     sharing: Sharing = field(default=lambda site: {})
-    layers: dict[str, KeptLayer] = field(default_factory=dict)
-    chosen: dict[tuple[int, bool], list[Tensor]] = field(default_factory=dict)
-    left_out: dict[str, None] = field(default_factory=dict)
+    layers: dict[str, KeptLayer] = field(default_factory=dict[str, KeptLayer])
+    chosen: dict[tuple[int, bool], list[Tensor]] = field(default_factory=dict[tuple[int, bool], list[Tensor]])
+    left_out: dict[str, None] = field(default_factory=dict[str, None])
 
     def observe(self, call: AttentionCall) -> None:
         if self.stack is not None and call.site.stack != self.stack:

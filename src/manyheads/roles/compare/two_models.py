@@ -14,10 +14,13 @@ Sources: Lin 1991 (the divergence); Efron and Tibshirani 1993, chapter 8 (paired
 
 # device: divergences are summed up on the host
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# torch's methods and pandas have no types here.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -32,9 +35,10 @@ from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.corpora import Corpus, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import Inputs, InputsLike, Long, Reading, forward, require_reader
+from manyheads.inputs import Inputs, InputsLike, Long, forward, require_reader
 from manyheads.machine import require_all_heads
-from manyheads.measurement import Chunk, Chunked, chunks_of, measure, read_chunk
+from manyheads.measurement import measure
+from manyheads.measurement.corpus_run import Chunk, Chunked, chunks_of, read_chunk
 from manyheads.models import LoadedModel, load
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around
@@ -267,7 +271,7 @@ class Comparison(PerHeadResult):
         return brief(str(self))
 
     def __str__(self) -> str:
-        words = []
+        words: list[str] = []
         for head in self.changed[:SHOWN]:
             most = self.largest(head.head)
             by = "" if most is None else f" ({most.statistic} {most.difference:+.3g})"
@@ -279,8 +283,8 @@ class Comparison(PerHeadResult):
 
 
 def compare(
-    a: Any,
-    b: Any,
+    a: LoadedModel | str | Path,
+    b: LoadedModel | str | Path,
     given: InputsLike | Corpus,
     statistics: str | Sequence[str | Statistic] = "default",
     *,
@@ -334,7 +338,7 @@ def compare(
     # Before the long readings: tokens that differ in one text differ in most.
     for chunk in islice(chunks_of(corpus.open()), 1):
         _read_alike(first, second, chunk, long)
-    begins = on_reading or (lambda name: None)
+    begins: Callable[[str], None] = on_reading or (lambda name: None)
     requested: tuple[str, ...] = ()
 
     # What each kind of token receives is not counted between two texts: then labels have readings of their own.
@@ -382,13 +386,13 @@ def compare(
     )  # fmt: skip
 
 
-def _require_same_shape(first: Any, second: Any) -> None:
+def _require_same_shape(first: LoadedModel, second: LoadedModel) -> None:
     """Errors: ModelError where the two do not have as many heads in each layer."""
     if first.spec.shape == second.spec.shape:
         return
 
     def in_words(lm: LoadedModel) -> str:
-        stacks = []
+        stacks: list[str] = []
         for name, by_layer in lm.spec.shape.items():
             counts = [count for count in by_layer if count]
             heads = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
@@ -403,10 +407,10 @@ def _require_same_shape(first: Any, second: Any) -> None:
     )
 
 
-def _read_alike(first: Any, second: Any, chunk: Chunk, long: Long) -> Chunked:
+def _read_alike(first: LoadedModel, second: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     """A chunk of texts as both models read it. Errors: TextError where they read different tokens."""
     of_first, of_second = (read_chunk(lm, chunk, long) for lm in (first, second))
-    for left, right in zip(of_first.pieces, of_second.pieces, strict=False):
+    for left, right in zip(of_first.reading.pieces, of_second.reading.pieces, strict=False):
         if left.ids == right.ids and left.begin == right.begin:
             continue
         if left.source != right.source or left.text != right.text:
@@ -421,7 +425,7 @@ def _read_alike(first: Any, second: Any, chunk: Chunk, long: Long) -> Chunked:
             f"their maps are not the same words: give both one tokenizer (load(..., tokenizer=)), or compare "
             f"statistics of each alone (measure)."
         )
-    if len(of_first.pieces) != len(of_second.pieces) or of_first.windows != of_second.windows:
+    if len(of_first.reading.pieces) != len(of_second.reading.pieces) or of_first.windows != of_second.windows:
         raise TextError(
             f"{first.name} has {first.max_positions} positions and {second.name} {second.max_positions}, so they read "
             f"long texts in different pieces: give shorter texts."
@@ -440,7 +444,9 @@ class _Pair(NamedTuple):
 class _Maps:
     """How far apart the maps of each head are, summed over rows, text by text."""
 
-    def __init__(self, first: Any, second: Any, heads: Sequence[Head], rows: int | None, long: Long) -> None:
+    def __init__(
+        self, first: LoadedModel, second: LoadedModel, heads: Sequence[Head], rows: int | None, long: Long
+    ) -> None:
         self.first, self.second, self.heads = first, second, heads
         self.long: Long = long
         self.count = rows
@@ -484,10 +490,11 @@ class _Maps:
                     raise
 
     def _pair(self, chunked: Chunked, group: list[int]) -> _Pair:
-        keepers, seeds = [], ()
+        keepers: list[RowKeeper] = []
+        seeds: Sequence[int] = ()
         for lm in (self.first, self.second):
             count = EVERY_ROW if self.count is None else self.count
-            batch = Reading(lm, chunked.pieces, notes=chunked.notes).batch(group)
+            batch = replace(chunked.reading, lm=lm).batch(group)
             keeper = RowKeeper(batch, count, None, sharing_around(lm.model))
             forward(lm, batch, keeper.observe)
             seeds = batch.tokens.seeds

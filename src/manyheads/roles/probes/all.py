@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -63,6 +63,7 @@ class Probe:
 
     @property
     def asks(self) -> str:
+        """The probe's question, in words."""
         return PROBES[self.name]
 
     def rows(self) -> list[Json]:
@@ -117,7 +118,7 @@ class ProbeBatch(NamedTuple):
     """Probes that share forward passes, and about how many they take."""
 
     names: tuple[str, ...]
-    ask: Callable[[Any], list[Probe]]
+    ask: Callable[[LoadedModel], list[Probe]]
     passes: int
 
 
@@ -144,7 +145,8 @@ def ask_probes(lm: LoadedModel, progress: Progress | None = None) -> dict[str, P
     return probes
 
 
-def _repeats(lm: LoadedModel) -> list[Probe]:
+def repeat_probes(lm: LoadedModel) -> list[Probe]:
+    """Random tokens that repeat: a probe for each place that a row may look at."""
     probe = probe_repeats(lm)
     says = f"{probe.variant}; {probe.notes['tokens']}"
     if "not causal" in probe.notes:
@@ -152,7 +154,8 @@ def _repeats(lm: LoadedModel) -> list[Probe]:
     return [Probe(PLACE_NAMES[place], says, getattr(probe, place)) for place in PLACES]
 
 
-def _copying(lm: LoadedModel) -> list[Probe]:
+def copying_probe(lm: LoadedModel) -> list[Probe]:
+    """Copying by weights alone. Errors: ModelError."""
     _require_causal(lm)
     copying = copying_scores(lm)
     # No text, so no interval and no queries; the standard deviation of chance stands in `spread`.
@@ -165,7 +168,8 @@ def _copying(lm: LoadedModel) -> list[Probe]:
     return [Probe("copying", says, scores, copying.spread, EIGENVALUES)]
 
 
-def _retrieval(lm: LoadedModel) -> list[Probe]:
+def retrieval_probe(lm: LoadedModel) -> list[Probe]:
+    """A needle in texts of as many lengths as fit. Errors: ModelError; TextError where none fits."""
     _require_causal(lm)
     if not getattr(lm.model, "can_generate", lambda: False)():
         raise ModelError(f"{lm.name} ({type(lm.model).__name__}) cannot write: it has no language-model head.")
@@ -177,7 +181,7 @@ def _retrieval(lm: LoadedModel) -> list[Probe]:
     most = size("\n".join(texts))
     if lm.max_positions is not None:
         # The needle twice: in the text, and in the answer.
-        besides = len(added_around(lm.tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
+        besides = len(added_around(lm.required_tokenizer)[0]) + 2 * size(NEEDLE) + SPARE_TOKENS + size(QUESTION)
         most = min(most, lm.max_positions - besides)
     if most < LENGTHS[0]:
         raise TextError(
@@ -196,7 +200,7 @@ def _require_causal(lm: LoadedModel) -> None:
 
 
 KINDS = (
-    ProbeBatch(tuple(PLACE_NAMES.values()), _repeats, 32),
-    ProbeBatch(("copying",), _copying, 20),
-    ProbeBatch(("retrieval",), _retrieval, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
+    ProbeBatch(tuple(PLACE_NAMES.values()), repeat_probes, 32),
+    ProbeBatch(("copying",), copying_probe, 20),
+    ProbeBatch(("retrieval",), retrieval_probe, len(LENGTHS) * len(NEEDLE_DEPTHS) * 30),
 )

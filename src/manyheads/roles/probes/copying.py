@@ -25,12 +25,15 @@ Cost: vocabulary * m * m once, m * m * m a layer, and `draws` + 1 times the eige
 Source: Elhage et al. 2021, "Detecting copying behavior". Oracle: eigenvalues of the whole matrix.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# torch's methods have no types here.
+
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -136,7 +139,7 @@ def copying_scores(lm: LoadedModel, *, draws: int = 20, seed: int = 0) -> Copyin
     # Either may be padded past the last token.
     size = min(len(embedding), len(unembedding))
     embedding, unembedding = embedding.detach()[:size].cpu(), unembedding.detach()[:size].cpu()
-    parts = []
+    parts: list[Projections] = []
     for site in sites:
         # `projections_of` refuses what cannot be cut; here nothing is.
         module = lm.model.get_submodule(site.module.split("#")[0])
@@ -153,7 +156,9 @@ def copying_scores(lm: LoadedModel, *, draws: int = 20, seed: int = 0) -> Copyin
     last = fold_of(wiring.norm_before(last_module), unembedding.shape[1])
     products = Products.of(embedding, unembedding)
     generator = torch.Generator().manual_seed(seed)
-    scores, spreads, folded = [], [], []
+    scores: list[Tensor] = []
+    spreads: list[Tensor] = []
+    folded: list[str] = []
     for part, writer in zip(parts, writers, strict=True):
         values, outputs, norms = _matrices(part, writer, wiring, embedding.shape[1])
         read = outputs if last is None else last.after(outputs)
@@ -257,8 +262,8 @@ class Fold:
 class Wiring:
     """The inputs and outputs of norms and other modules in one pass: whose output is whose input."""
 
-    inputs: dict[nn.Module, Tensor] = field(default_factory=dict)
-    outputs: dict[nn.Module, Tensor] = field(default_factory=dict)
+    inputs: dict[nn.Module, Tensor] = field(default_factory=dict[nn.Module, Tensor])
+    outputs: dict[nn.Module, Tensor] = field(default_factory=dict[nn.Module, Tensor])
 
     def norm_before(self, module: nn.Module) -> nn.Module | None:
         """The norm whose output `module` reads, as it is or scaled."""
@@ -288,7 +293,7 @@ def wiring_of(lm: LoadedModel, modules: list[nn.Module]) -> Wiring:
     if getattr(lm.model.config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = ids
 
-    def watch(module: nn.Module, args: Any, output: Any) -> None:
+    def watch(module: nn.Module, args: tuple[object, ...], output: object) -> None:
         if args and isinstance(args[0], Tensor) and isinstance(output, Tensor):
             # Copied: models write into their residual stream in place. To the host: layers may be on several devices.
             wiring.inputs[module], wiring.outputs[module] = (x.detach().to("cpu", copy=True) for x in (args[0], output))

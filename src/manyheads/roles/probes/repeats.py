@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ from manyheads.heads import Head
 from manyheads.inputs import BATCH_TOKENS, Batch, batch_of_tokens, forward
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.loading import Tokenizer
 from manyheads.recording import head_place, prepare
 from manyheads.recording.exact_map import Band
 from manyheads.spec import Site
@@ -153,9 +154,16 @@ def probe_repeats(
 ) -> RepeatProbe:
     """Probe every head of a loaded model with random tokens that repeat.
 
-    `variant`: "arena" (50 tokens twice), "mlxterp" (the same without a start token), "olsson" (25 tokens four times,
-    summed over earlier repeats), "olsson-entries" (mean of entries), or `Repeats` of your own; `length` and `repeats`
-    change one. `samples` texts are drawn by `seed` from the ids `between` these shares of the vocabulary.
+    - `lm`: a loaded model.
+    - `variant`: "arena" (50 tokens twice), "mlxterp" (the same without a start token), "olsson" (25 tokens four times,
+      summed over earlier repeats), "olsson-entries" (mean of entries), or `Repeats` of your own.
+    - `length`: so many tokens in place of the variant's.
+    - `repeats`: so many times in place of the variant's.
+    - `samples`: how many texts, each with a control in which nothing repeats.
+    - `seed`: draws them.
+    - `between`: shares of the vocabulary from whose ids they are drawn.
+
+    Cost: forward passes over twice as many texts as `samples`.
     Errors: StatisticError for texts that cannot be drawn or do not fit, ModelError, GuardError.
     """
     chosen = variant_of(variant, length, repeats)
@@ -194,7 +202,8 @@ def sample(lm: LoadedModel, variant: Repeats, samples: int, seed: int, between: 
     if not sizes:
         raise ModelError(f"{lm.name} has no vocabulary to draw random tokens from: the probe is for models of text.")
     # Embeddings are often padded past the last token that there is.
-    num_ids, special_ids = min(sizes), set(getattr(lm.tokenizer, "all_special_ids", ()))
+    num_ids = min(sizes)
+    special_ids: set[int] = set(getattr(lm.tokenizer, "all_special_ids", ()))
     middle = range(int(low * num_ids), int(high * num_ids))
     ids = torch.tensor([token for token in middle if token not in special_ids], dtype=torch.long)
     if len(ids) < variant.length:
@@ -227,7 +236,7 @@ def sample(lm: LoadedModel, variant: Repeats, samples: int, seed: int, between: 
     return Sample(Tokens(lengths, texts, special=special, offsets=offsets), seeds, f"{drawn}{start_words}")
 
 
-def added_around(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def added_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The special tokens that a tokenizer adds before a text, and behind it."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, added = list(encoded["input_ids"]), [bool(flag) for flag in encoded["special_tokens_mask"]]
@@ -343,6 +352,7 @@ class HeadScores:
 
     @property
     def chance(self) -> Float64[ndarray, "head"]:
+        """The highest chance level of each head."""
         return np.maximum.reduce(list(self.chances.values()))
 
     def __getitem__(self, head: str | Head) -> HeadScore:

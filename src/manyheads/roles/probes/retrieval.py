@@ -15,13 +15,14 @@ The top key of a row needs its scores alone, no map and no softmax: the tap hand
 Cost: one generation a trial. Source: Wu et al. 2024, "Retrieval head mechanistically explains long-context factuality".
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,9 +33,10 @@ from torch import Tensor
 from manyheads.attention import grouped_scores
 from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.inputs import ends_of, nobody_ends, padding_of, require_writer, watched
+from manyheads.heads import Head
+from manyheads.inputs import generate, require_writer, watched
 from manyheads.machine import require_all_heads
-from manyheads.models import AttentionCall, LoadedModel, device_of
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
@@ -139,7 +141,9 @@ def retrieval_scores(
     parts = _Parts.of(lm, contexts, needle, question)
     count = len(parts.needle) + SPARE_TOKENS if generate is None else generate
     parts.require(lm, lengths, count)
-    trials, seeds, heads = [], [], ()
+    trials: list[Trial] = []
+    seeds: list[int] = []
+    heads: tuple[Head, ...] = ()
     for length in lengths:
         for depth in depths:
             prompt, begin = parts.prompt(length, depth)
@@ -189,24 +193,15 @@ class _Watched:
     prompt: Int[Tensor, "p"]
     begin: int
     end: int
-    sites: dict[str, Site] = field(default_factory=dict)
-    steps: dict[str, list[Step]] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
+    sites: dict[str, Site] = field(default_factory=dict[str, Site])
+    steps: dict[str, list[Step]] = field(default_factory=dict[str, list[Step]])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
 
     def write(self, lm: LoadedModel, count: int) -> list[int]:
-        """The model's own tokens, up to its end token."""
-        place, ids = device_of(lm.model), self.prompt[None]
-        ends = ends_of(lm.model.generation_config, lm.tokenizer)
-
-        def write() -> Tensor:
-            with nobody_ends(lm.model, count - 1, GREEDY, padding_of(lm)) as options, torch.no_grad():
-                untyped: Any = lm.model  # transformers' methods, which a Module has not
-                return untyped.generate(ids.to(place), attention_mask=torch.ones_like(ids).to(place), **options)
-
-        written = watched(lm.model, lm.name, write, self.observe).outputs
-        new = written[0, len(self.prompt) :].cpu().tolist()
-        stop = next((index + 1 for index, token in enumerate(new) if token in ends), len(new))
-        return new[:stop]
+        """The model's own tokens, up to its end token. The last one is read as well, a step that counts for nothing."""
+        prompt = self.prompt.tolist()
+        ran = watched(lm.model, lm.name, lambda: generate(lm, [prompt], count, GREEDY), self.observe)
+        return ran.outputs.tokens.ids[0, len(prompt) :].tolist()
 
     def observe(self, call: AttentionCall) -> None:
         """The row that a token is written from is a call's last; keys that a sliding cache has shed are counted."""
@@ -228,7 +223,9 @@ class _Watched:
     def scores(self, written: Sequence[int], once: bool) -> tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]]:
         """Each head's score, and what a look at any visible key alike would get on average."""
         needle = self.prompt[self.begin : self.end]
-        size, scores, chances = len(needle), [], []
+        size = len(needle)
+        scores: list[Tensor] = []
+        chances: list[Tensor] = []
         for name, site in self.sites.items():
             hits = torch.zeros(site.num_heads, size, dtype=torch.float64, device="cpu")
             even = torch.zeros(size, dtype=torch.float64, device="cpu")
@@ -253,14 +250,14 @@ class _Parts(NamedTuple):
     @staticmethod
     def of(lm: LoadedModel, contexts: str | Sequence[str], needle: str, question: str) -> _Parts:
         context = contexts if isinstance(contexts, str) else "\n".join(contexts)
-        parts = []
+        parts: list[list[int]] = []
         for name, text in (("contexts", context), ("needle", needle), ("question", question)):
-            tokenizer = lm.required_tokenizer
-            ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text.strip() else []
+            encoded = lm.required_tokenizer(text, add_special_tokens=False, verbose=False)
+            ids: list[int] = encoded["input_ids"] if text.strip() else []
             if not ids:
                 raise TextError(f"{name} {text[:40]!r} has no token: give at least one word.")
             parts.append(list(ids))
-        return _Parts(list(added_around(lm.tokenizer)[0]), *parts)
+        return _Parts(list(added_around(lm.required_tokenizer)[0]), *parts)
 
     def require(self, lm: LoadedModel, lengths: Sequence[int], count: int) -> None:
         """Errors: TextError where the context is too short, or the whole too long for the model."""

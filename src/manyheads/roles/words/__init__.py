@@ -1,5 +1,7 @@
 """Roles in words and colours: the table of roles, the glossary, and what is said of a claim."""
 
+# pyright: basic
+# lazy_loader has no types; what the package offers is typed by the stub beside this file.
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,10 +10,12 @@ from collections import Counter
 from manyheads.roles import Claim, Roles, family_of
 from manyheads.roles.results import DOWN, OWN, REFERENCE, UP
 from manyheads.roles.rules import AHEAD, PEOPLE_SAY, UNASKED
-from manyheads.roles.words.label_words import figure
-from manyheads.roles.words.role_table import INK, NO_ROLE, REFERENCE_STYLE, SYNTAX_STYLE, RoleStyle, role_style
+from manyheads.roles.words.number_words import figure
+from manyheads.roles.words.role_table import INK, NO_ROLE, REFERENCE_STYLE, ROLES, SYNTAX_STYLE, RoleStyle, role_style
 
 OWN_STYLE = RoleStyle("your own", INK, "#767676", "your own", "own")
+LEGEND = (*ROLES, SYNTAX_STYLE, REFERENCE_STYLE, OWN_STYLE, NO_ROLE)
+"""Every look of a head, in the order of legends."""
 
 
 def style_of(role: str, statistic: str) -> RoleStyle:

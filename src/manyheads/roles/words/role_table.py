@@ -134,6 +134,11 @@ def letter_of(name: str) -> str:
     return "." if role_style(name) is NO_ROLE else GROUPS[group_of(name)].letter
 
 
+def hue(name: str) -> str:
+    """The role's colour in a terminal; unlabelled heads are faint."""
+    return "dim" if name == UNLABELLED else role_style(name).terminal
+
+
 def page_table() -> str:
     """The groups of roles as the TypeScript that the studio's page imports."""
     rows = [

@@ -45,6 +45,7 @@ class Weights:
 
     @property
     def total(self) -> int:
+        """Parameters of all experts together."""
         return self.size * self.experts
 
     @property
@@ -153,10 +154,12 @@ class Architecture:
 
     @property
     def attention(self) -> tuple[Attention, ...]:
+        """Every attention of every layer, in order."""
         return tuple(attention for layer in self.layers for attention in layer.attention)
 
     @property
     def num_parameters(self) -> int:
+        """Parameters of the whole model; a tied head counts once."""
         return sum(weights.total for weights in self.weights)
 
     @property

@@ -18,7 +18,15 @@ NORMS = {"rms": 1, "layer": 2, "none": 0}
 def matrix(
     part: str, inputs: int, outputs: int, *, bias: bool = False, rows: str = TEXT, per_kv_head: bool = False
 ) -> Weights:
-    """A projection of `inputs` numbers to `outputs`."""
+    """A projection.
+
+    - `part`: one of `PARTS`.
+    - `inputs`: numbers that it reads.
+    - `outputs`: numbers that it writes.
+    - `bias`: it has a number to add to each of these.
+    - `rows`: which rows it multiplies (`TEXT`, `LAST`, `SOURCE`, `ONCE`).
+    - `per_kv_head`: it grows with the key/value heads.
+    """
     size = inputs * outputs + (outputs if bias else 0)
     return Weights(part, size, inputs * outputs, rows=rows, per_kv_head=per_kv_head)
 
@@ -87,7 +95,15 @@ def latent_attention(
 def feed_forward(
     embed_dim: int, ffn_dim: int, *, gated: bool, bias: bool = False, num_experts: int = 1, chosen: int = 1
 ) -> Weights:
-    """Two matrices, or three where it is gated (SwiGLU and kin)."""
+    """Two matrices, or three where it is gated (SwiGLU and kin).
+
+    - `embed_dim`: numbers that it reads and writes.
+    - `ffn_dim`: numbers between its matrices.
+    - `gated`: a third matrix multiplies the first one's output.
+    - `bias`: each matrix has one.
+    - `num_experts`: how many of them stand side by side.
+    - `chosen`: through how many of these a token goes.
+    """
     ups = 2 if gated else 1
     matmul = (ups + 1) * embed_dim * ffn_dim
     # A bias for each number that the matrices write: the inner ones, then the residual stream's.
@@ -98,7 +114,15 @@ def feed_forward(
 def experts(
     embed_dim: int, ffn_dim: int, *, num_experts: int, chosen: int, gated: bool = True, bias: bool = False
 ) -> tuple[Weights, ...]:
-    """Experts and their router. Raises ShapeError where more would be chosen than there are."""
+    """The router of experts, and the experts.
+
+    - `embed_dim`, `ffn_dim`, `gated`: of each expert, as in `feed_forward`.
+    - `num_experts`: how many there are.
+    - `chosen`: through how many of them a token goes.
+    - `bias`: router and experts have biases.
+
+    Raises ShapeError where more would be chosen than there are.
+    """
     if not 0 < chosen <= num_experts:
         raise ShapeError(f"experts_per_token={chosen} of num_experts={num_experts}: choose at least 1, at most all.")
     routed = feed_forward(embed_dim, ffn_dim, gated=gated, bias=bias, num_experts=num_experts, chosen=chosen)

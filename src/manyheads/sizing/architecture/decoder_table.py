@@ -13,25 +13,27 @@ from types import MappingProxyType
 from manyheads.errors import ModelError
 from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import Attention, Weights
-from manyheads.sizing.architecture.decoders import Decoder, Experts, every, everywhere, nowhere
+from manyheads.sizing.architecture.decoders import Decoder, Experts, Windows, every, everywhere, nowhere
 from manyheads.sizing.architecture.fields import Fields
 
 # Which layers slide
 
 
-def qwen(fields: Fields, count: int) -> list[bool]:
-    """The layers after max_window_layers, if windows are on at all."""
-    on = fields.flag("use_sliding_window") and fields.maybe("sliding_window") is not None
-    return [on and layer >= fields.count("max_window_layers", count) for layer in range(count)]
+def beyond(fields: Fields, count: int) -> list[bool]:
+    """The layers after max_window_layers."""
+    window = fields.maybe("sliding_window")
+    return [window is not None and layer >= fields.count("max_window_layers", count) for layer in range(count)]
+
+
+def switched(windows: Windows) -> Windows:
+    """Those layers if windows are on at all, else none."""
+    return lambda fields, count: (windows if fields.flag("use_sliding_window") else nowhere)(fields, count)
 
 
 def qwen_moe(fields: Fields, count: int) -> list[bool]:
+    """Every other layer up to max_window_layers, if windows are on at all."""
     on = fields.flag("use_sliding_window")
     return [on and (layer + 1) % 2 == 1 and layer < fields.count("max_window_layers", count) for layer in range(count)]
-
-
-def switched(fields: Fields, count: int) -> list[bool]:
-    return everywhere(fields, count) if fields.flag("use_sliding_window") else nowhere(fields, count)
 
 
 def smollm(fields: Fields, count: int) -> list[bool]:
@@ -42,12 +44,8 @@ def smollm(fields: Fields, count: int) -> list[bool]:
     return [on and not has_rotary for has_rotary in rotary]
 
 
-def beyond(fields: Fields, count: int) -> list[bool]:
-    window = fields.maybe("sliding_window")
-    return [window is not None and layer >= fields.count("max_window_layers", count) for layer in range(count)]
-
-
 def gpt_neo(fields: Fields, count: int) -> list[bool]:
+    """The local layers of `attention_types`, [[kinds, how many times], ...]; every second one where none are listed."""
     kinds: list[object] = []
     for entry in fields.listed("attention_types"):
         match entry:
@@ -65,14 +63,17 @@ def gpt_neo(fields: Fields, count: int) -> list[bool]:
 
 
 def stepped(fields: Fields, layer: int) -> bool:
+    """Every so many layers, those aside that are listed as dense."""
     return layer not in fields.listed("mlp_only_layers") and (layer + 1) % fields.whole("decoder_sparse_step", 1) == 0
 
 
 def after_dense(fields: Fields, layer: int) -> bool:
+    """All but the first layers."""
     return layer >= fields.count("first_k_dense_replace")
 
 
 def ernie(fields: Fields, layer: int) -> bool:
+    """Every so many layers between a first and a last one (-1: the model's)."""
     last = fields.count("moe_layer_end_index", -1, least=-1)
     last = fields.whole("num_hidden_layers") - 1 if last == -1 else last
     step, first = fields.whole("moe_layer_interval", 1), fields.count("moe_layer_start_index", 1)
@@ -87,10 +88,12 @@ def shared_experts(fields: Fields) -> int:
 
 
 def sinks(fields: Fields, attention: Attention, embed_dim: int) -> tuple[Weights, ...]:
+    """A learned logit for each query head."""
     return (blocks.vector("other", attention.num_heads),)
 
 
 def sub_norms(fields: Fields, attention: Attention, embed_dim: int) -> tuple[Weights, ...]:
+    """A norm before the output projection, and one before the last matrix of the feed-forward."""
     return blocks.vector("norm", embed_dim), blocks.vector("norm", fields.whole("intermediate_size"))
 
 
@@ -191,15 +194,15 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
             defaults={"attention_bias": True, "head_dim": 64, "num_key_value_heads": 8, "sliding_window": 128},
         ),
         # Qwen
-        "qwen2": Decoder(qkv_bias=True, windows=qwen, defaults=QWEN),
+        "qwen2": Decoder(qkv_bias=True, windows=switched(beyond), defaults=QWEN),
         "qwen2_moe": Decoder(
             qkv_bias="qkv_bias", windows=qwen_moe,
             experts=Experts(shared=shared_width, sparse=stepped, shared_gate=True),
             defaults={"qkv_bias": True, "sliding_window": 4096, "max_window_layers": 28, "num_key_value_heads": 16},
         ),
-        "qwen3": replace(BIASED, qk_norm="head", windows=qwen, defaults={**QWEN, "head_dim": 128}),
+        "qwen3": replace(BIASED, qk_norm="head", windows=switched(beyond), defaults={**QWEN, "head_dim": 128}),
         "qwen3_moe": replace(
-            BIASED, qk_norm="head", windows=switched, experts=Experts(sparse=stepped),
+            BIASED, qk_norm="head", windows=switched(everywhere), experts=Experts(sparse=stepped),
             defaults={"sliding_window": 4096, "num_key_value_heads": 4},
         ),
         # Gemma, Cohere, Phi, GLM, OLMo

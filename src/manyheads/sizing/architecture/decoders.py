@@ -22,10 +22,12 @@ Windows = Callable[[Fields, int], Sequence[bool]]
 
 
 def nowhere(fields: Fields, count: int) -> list[bool]:
+    """No layer has a window."""
     return [False] * count
 
 
 def everywhere(fields: Fields, count: int) -> list[bool]:
+    """All layers, where the config has a window."""
     return [fields.maybe("sliding_window") is not None] * count
 
 
@@ -152,7 +154,7 @@ def attention_of(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int
 def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] | None]:
     """For each layer its window, and whether windows stand side by side. `layer_types` come before the family's
     rule."""
-    if fields.has("per_layer_config") and fields.get("per_layer_config"):
+    if fields.get("per_layer_config"):
         raise ModelError(
             f"the config of {fields.family!r} has per_layer_config: its layers differ in ways that are not read here."
         )

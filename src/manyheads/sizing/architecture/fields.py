@@ -40,9 +40,6 @@ class Fields:
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def has(self, name: str) -> bool:
-        return self.names.get(name, name) in self.data
-
     def get(self, name: str, default: object = None) -> Any:
         """The value as it stands there, None included; else the family's default, else `default`."""
         # Families take the common names, too, beside their own.

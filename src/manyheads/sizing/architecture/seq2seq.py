@@ -18,7 +18,15 @@ from manyheads.sizing.architecture.fields import Fields
 def pair(
     embed_dim: int, num_heads: int, width: int, feeds: tuple[Weights, Weights], *, bias: bool, norm: int
 ) -> tuple[LayerShape, LayerShape]:
-    """An encoder layer and a decoder layer: full-headed attention, `feeds` of the two, a norm after or before each."""
+    """An encoder layer and a decoder layer: full-headed attention, a feed-forward, a norm after or before each.
+
+    - `embed_dim`: numbers of a token's vector.
+    - `num_heads`: heads of each attention, with keys and values of their own.
+    - `width`: of a head.
+    - `feeds`: the feed-forwards of the two.
+    - `bias`: projections have biases.
+    - `norm`: vectors that a norm has (`blocks.NORMS`).
+    """
     reads = Attention(num_heads, num_heads, width, width, causal=False, cached=False)
     writes = Attention(num_heads, num_heads, width, width)
     looks = replace(writes, causal=False, cross=True)

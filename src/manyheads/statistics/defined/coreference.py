@@ -161,7 +161,7 @@ def _columns(
 ) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b one c"]]:
     """Hits and questions by text, head and column; those by norm only where they are `normed`."""
     layer = looks(facts)
-    plan: _Plan = facts.once(("searches", ranks), lambda: _plan(layer.words, layer.visible, ranks))
+    plan: _Plan = facts.cached(("searches", ranks), lambda: _plan(layer.words, layer.visible, ranks))
     num_texts, num_heads = layer.given.shape[:2]
     mentions = plan.candidate.clamp_min(0)[:, None].expand(-1, num_heads, -1)
     weights = layer.weights[plan.text, :, plan.row].gather(2, mentions)

@@ -147,7 +147,7 @@ ON_ORDINARY = Linear(lambda tokens: tokens.ordinary.double())
 
 def even_mass(facts: Facts, members: Class) -> Float[Tensor, "b q"]:
     """The mass on a class if each row spread its weight evenly."""
-    return facts.once(members, lambda: facts.uniform(members(facts.keys).double()))
+    return facts.cached(members, lambda: facts.uniform(members(facts.keys).double()))
 
 
 def seeing(facts: Facts, members: Class) -> Bool[Tensor, "b q"]:
@@ -206,7 +206,7 @@ def has_key(facts: Facts, offset: int) -> Bool[Tensor, "b q"]:
         out[:, begin : begin + diagonal.shape[1]] = diagonal
         return out.expand(facts.rows.shape)
 
-    return facts.once(("offset", offset), compute)
+    return facts.cached(("offset", offset), compute)
 
 
 def distances(tokens: Tokens) -> Int[Tensor, "q k"]:
@@ -335,7 +335,11 @@ def token_classes() -> list[Statistic]:
 
 def words(tokens: Tokens) -> Int[Tensor, "b k"]:
     """Token ids, -1 on special tokens and padding: these match nothing."""
-    assert tokens.ids is not None
+    if tokens.ids is None:
+        raise StatisticError(
+            "statistics of copies (duplicate, induction, previous_copy) compare tokens, and some layer attends among "
+            "positions that are not the text's tokens: ask for other statistics by name, as 'entropy'."
+        )
     return torch.where(tokens.ordinary, tokens.ids, -1)
 
 
@@ -458,8 +462,8 @@ def tops() -> list[Statistic]:
     def compute(facts: Facts) -> tuple[Float[Tensor, "b h c"], Float[Tensor, "b h c"]]:
         tokens = facts.tokens
         ordinary = tokens.ordinary
-        even = facts.once("even words", lambda: facts.uniform(ordinary.double()))
-        seeing = facts.once("rows of words", lambda: ordinary & (even > 0) & facts.rows)
+        even = facts.cached("even words", lambda: facts.uniform(ordinary.double()))
+        seeing = facts.cached("rows of words", lambda: ordinary & (even > 0) & facts.rows)
         least_top = facts[Maximum()] * (1 - ROUNDING)
         on_word = _largest(facts, "specials", lambda: tokens.real & ~ordinary) < least_top
         out = {
@@ -467,8 +471,8 @@ def tops() -> list[Statistic]:
             "word_top.uniform": facts.over_rows(even[:, None], seeing),
         }
         for name, kinds in KINDS.items():
-            members = facts.once(name, lambda kinds=kinds: rarest(tokens, kinds))
-            chance = facts.once(f"{name} even", lambda members=members: facts.uniform(members.double()))
+            members = facts.cached(name, lambda kinds=kinds: rarest(tokens, kinds))
+            chance = facts.cached(f"{name} even", lambda members=members: facts.uniform(members.double()))
             rows = seeing & (chance > 0)
             word_rows = on_word & rows[:, None]
             hits = word_rows & (_largest(facts, name, lambda members=members: members) >= least_top)
@@ -512,7 +516,7 @@ def _largest(facts: Facts, name: str, find: Callable[[], Bool[Tensor, "b k"]]) -
         keys = members.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :count]
         return keys, members.gather(1, keys)
 
-    layer, (keys, is_member) = facts.layer, facts.once((name, "keys"), chosen)
+    layer, (keys, is_member) = facts.layer, facts.cached((name, "keys"), chosen)
     count = keys.shape[1]
     if not count:
         return torch.zeros_like(facts[Maximum()])

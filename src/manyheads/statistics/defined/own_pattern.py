@@ -69,7 +69,7 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
         """The weight on the places pointed at, over the rows that see one."""
 
         def finish(facts: Facts) -> PerText:
-            points_of_texts, layer = facts.once(points_of, lambda: points_of(facts.tokens)), facts.layer
+            points_of_texts, layer = facts.cached(points_of, lambda: points_of(facts.tokens)), facts.layer
             assert layer is not None, "patterns are read from q and k"
             num, den = torch.zeros(len(points_of_texts), layer.q.shape[1], dtype=torch.float64), []
             for text, points in enumerate(points_of_texts):
@@ -83,7 +83,7 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
     def even(facts: Facts) -> PerText:
         """The share of one key among those that a row sees, summed over the places that the pattern names."""
         num, den = [], []
-        for text, points in enumerate(facts.once(plain, lambda: plain(facts.tokens))):
+        for text, points in enumerate(facts.cached(plain, lambda: plain(facts.tokens))):
             rows, _ = _visible_pairs(facts, text, points)
             num.append(float((1 / facts.visible[text, rows].clamp_min(1)).sum()))
             den.append(len(rows.unique()))
@@ -145,7 +145,7 @@ def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> P
     return points
 
 
-def _location(pattern: Any, error: BaseException | None = None) -> str:
+def _location(pattern: Pattern, error: BaseException | None = None) -> str:
     """ " (mine.py, line 3)": where a function failed, the last line of its own file; else where it begins."""
     code = getattr(pattern, "__code__", None)
     if code is None:

@@ -68,10 +68,10 @@ def pictures() -> list[Statistic]:
     mass, border = Linear(on_pictures), Linear(on_borders)
 
     def even(facts: Facts, column: Column) -> Float[Tensor, "b q"]:
-        return facts.once(column, lambda: facts.uniform(column(facts.keys)))
+        return facts.cached(column, lambda: facts.uniform(column(facts.keys)))
 
     def rows(facts: Facts) -> Bool[Tensor, "b q"]:
-        return facts.once(looking, lambda: looking(facts.tokens) & (even(facts, on_pictures) > 0))
+        return facts.cached(looking, lambda: looking(facts.tokens) & (even(facts, on_pictures) > 0))
 
     def summed(facts: Facts, values: Float[Tensor, "b h q"]) -> Float64[Tensor, "b h"]:
         return facts.over_rows(values, rows(facts)).num

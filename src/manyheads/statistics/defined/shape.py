@@ -299,22 +299,22 @@ def offset_and_class_shares(facts: Facts) -> dict[str, PerText]:
     """Numerators and denominators of one layer's offsets and classes, by name."""
     assert facts.value_norms is not None
     norms = facts.value_norms.double()
-    even = facts.once("even keys", lambda: evenly(facts.reduced.mask, facts.tokens).double())
+    even = facts.cached("even keys", lambda: evenly(facts.reduced.mask, facts.tokens).double())
     moved, spread = facts[Received()] * norms, even[:, None] * norms
     moved_in_all, spread_in_all = moved.sum(-1), spread.sum(-1)
-    even_share = facts.once("even share", lambda: (1 / facts.visible.clamp_min(1))[:, None])
+    even_share = facts.cached("even share", lambda: (1 / facts.visible.clamp_min(1))[:, None])
     reach, num_keys, out = max(masses.OFFSETS), norms.shape[-1], {}
     padded = pad(norms, (reach, reach))  # a row's key at an offset that is not there counts as 0
     for offset in masses.OFFSETS:
         name, rows = weighted_name(masses.offset_name(offset)), masses.has_key(facts, offset)
-        texts = facts.once((name, "texts"), lambda rows=rows: rows.any(-1)[:, None])
+        texts = facts.cached((name, "texts"), lambda rows=rows: rows.any(-1)[:, None])
         # The norm of each row's key at this offset, of rows that see it.
         key_norms = padded[..., reach + offset : reach + offset + num_keys] * rows[:, None]
         out[name] = _ratio(masses.at_offset(facts, offset) * key_norms, moved_in_all, texts)
         out[f"{name}.uniform"] = _ratio(even_share * key_norms, spread_in_all, texts)
     for group in WEIGHTED:
         name = weighted_name(f"{group.name}_mass")
-        texts, column, placed = facts.once((name, "columns"), lambda group=group: _columns(facts, group))
+        texts, column, placed = facts.cached((name, "columns"), lambda group=group: _columns(facts, group))
         out[name] = _ratio(moved * column, moved_in_all, texts)
         out[f"{name}.uniform"] = _ratio(spread * column, spread_in_all, texts)
         if group.movable:

@@ -227,7 +227,7 @@ def _columns(
 ) -> tuple[Float64[Tensor, "b h c"], Float64[Tensor, "b one c"]]:
     """Hits and questions by text, head and column; the dearest kinds only where they are `counted`."""
     layer = looks(facts)
-    questions: Questions = facts.once(("arcs", relations), lambda: _questions(layer, relations))
+    questions: Questions = facts.cached(("arcs", relations), lambda: _questions(layer, relations))
     num = questions.num[..., None].repeat(1, 1, layer.given.shape[1])
 
     def add(name: str, ends: Ends, hits: Tensor) -> None:

@@ -150,7 +150,7 @@ def looks(facts: Facts) -> Looks:
         visible = words.visible(facts.reduced.mask)
         return words, visible, torch.zeros(visible.shape).masked_fill_(~visible, -torch.inf)[:, None]
 
-    words, visible, unseen = facts.once("gold words", of_mask)
+    words, visible, unseen = facts.cached("gold words", of_mask)
     rows = facts.reduced[ROWS].float()
     weights, beside = _summed(rows, words, unseen)
     strongest, best = _strongest(weights)

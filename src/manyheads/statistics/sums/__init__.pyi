@@ -12,6 +12,7 @@ from .one_batch import finish as finish
 from .one_batch import has_cross as has_cross
 from .one_batch import maximum_columns as maximum_columns
 from .one_batch import requests_of as requests_of
+from .one_batch import require_words as require_words
 from .one_batch import two_sided as two_sided
 from .one_batch import without as without
 from .running_sums import RunningSums as RunningSums

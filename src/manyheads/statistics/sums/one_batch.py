@@ -20,6 +20,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from manyheads.attention import Mask
+from manyheads.base import few
 from manyheads.errors import StatisticError
 from manyheads.inputs import Batch, Reading, decoder_story
 from manyheads.models import AttentionCall, LoadedModel
@@ -126,6 +127,7 @@ class BatchReader:
             if place not in self.plans:
                 keys = self.texts.keys_of(call, layer.mask) if call.crosses else None
                 received = [Received()] * (self.with_kinds or searched is not None)
+                require_words(tokens, statistics, call.site)
                 self.plans[place] = prepare(tokens, requests_of(statistics, tokens) + received, keys)
                 self.read.append(tokens)
             plan = self.plans[place]
@@ -229,6 +231,18 @@ def without(requested: Sequence[Statistic], barred: frozenset[str]) -> tuple[tup
     return chosen, ", ".join(statistic.name for statistic in requested if statistic.asks & barred)
 
 
+def require_words(tokens: Tokens, statistics: Sequence[Statistic], site: Site) -> None:
+    """Errors: StatisticError for statistics of words in a layer whose positions are not those of the texts' tokens."""
+    # Of sinks there are none in such a layer: their statistics are 0 over 0 there.
+    wordy = [statistic.name for statistic in statistics if statistic.asks & WORDY == {"tokens"}]
+    if wordy and tokens.ids is None:
+        raise StatisticError(
+            f"{few(wordy)} {'is' if len(wordy) == 1 else 'are'} about a text's words, and {site} ({site.module}) "
+            f"attends among {tokens.longest} positions that are not the text's tokens: ask for other statistics by "
+            f"name, as 'entropy'; `manyheads stats --list` says what each is about."
+        )
+
+
 def maximum_columns(statistics: Sequence[Statistic]) -> tuple[int, ...]:
     """The places of statistics that are maxima."""
     return tuple(index for index, statistic in enumerate(statistics) if statistic.maximum)
@@ -323,7 +337,7 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
         if statistic.block is not None:
             continue
         if statistic.same_for_all_heads:
-            numbers = facts.once(statistic, lambda statistic=statistic: _checked(statistic, facts))
+            numbers = facts.cached(statistic, lambda statistic=statistic: _checked(statistic, facts))
         else:
             numbers = _checked(statistic, facts)
         num[..., index] = numbers.num

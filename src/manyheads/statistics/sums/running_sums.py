@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.models.taps import EDITED, left_out
 from manyheads.spec import CROSS, Site
 from manyheads.statistics.head_table import HeadTable
@@ -168,14 +169,20 @@ class RunningSums:
         maxima = self.maxima.clone().numpy()
         return Sums(*numbers, self.num_texts, self.num_tokens, self.maximum_columns, maxima)
 
-    def table(self, statistics: tuple[Statistic, ...], sinks: Sinks, notes: dict[str, str], **more: Any) -> HeadTable:
+    def table(
+        self,
+        statistics: tuple[Statistic, ...],
+        sinks: Sinks,
+        notes: dict[str, str],
+        failures: Failures = NONE_FAILED,
+    ) -> HeadTable:
         """The table of what was measured. Notes that are empty are left out."""
         assert self.sites, "nothing was measured"
         measured = {"backend": "; ".join(self.backend), "guard_error": f"{self.guard_error:.1e}"}
         measured["edited"] = EDITED if self.edited else ""
         notes = {key: value for key, value in {**notes, **measured}.items() if value}
         kinds = None if self.kinds is None else self.kinds.kinds()
-        return HeadTable(self.sites, statistics, self.sums(), sinks, notes, kinds, **more)
+        return HeadTable(self.sites, statistics, self.sums(), sinks, notes, kinds, failures)
 
     def notes(self, statistics: Sequence[Statistic]) -> dict[str, str]:
         """Notes about layers that were left out, or that no tap can see, and what means nothing of cross-attention."""

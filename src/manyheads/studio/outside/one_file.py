@@ -36,7 +36,7 @@ POLICY = (
 MOST_CHARS = 40_000  # of a text that is read: some 16 windows of 512 tokens, of which the page holds the first
 DIGITS = np.frombuffer(bytes(code for code in range(33, 127) if chr(code) not in '"\\<'), np.uint8)
 PLAIN_COLUMNS = ("entropy", "distance", "sink_mass", "previous_mass", "duplicate_mass")
-PAGE = """<!doctype html>
+HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -45,7 +45,10 @@ PAGE = """<!doctype html>
 <meta name="color-scheme" content="light dark">
 <meta name="generator" content="manyheads {version}">
 <title>{title}</title>
-<link rel="icon" href="data:,">
+"""
+PAGE = (
+    HEAD
+    + """<link rel="icon" href="data:,">
 <style>noscript td, noscript th {{ padding: 2px 10px 2px 0; text-align: left }}</style>
 </head>
 <body>
@@ -88,6 +91,7 @@ if (globalThis.DecompressionStream) {{
 </body>
 </html>
 """
+)
 
 
 NAME = "lessons.json.gz"
@@ -107,14 +111,19 @@ def write_report(
 ) -> str:
     """Write one HTML file, whole or not at all. Returns in words what it holds.
 
-    `what` is a LoadedModel with a `text`, or a Recording. `labels` are the model's, from `label_page`: with them the
-    page has roles. Of a text in several windows the first is included, and the next ones as long as they are small; of
-    a long text only the beginning is read, and the returned words say so.
-    With `exact` the page holds q, k and each row's log-sum-exp, and computes any cell of any map: in float32 where that
-    is small, else in float16 (72 heads of 512 tokens: under 6 MB); "float16" or "float32" chooses. The returned words
-    and the page say how far from the recording the weights are.
-    `progress` is called with heads done and heads in all. `recording`: the model's of the whole text, where it was made
-    already; then the model is not run, unless the text is too long to be read whole here.
+    - `path`: where the file goes.
+    - `what`: a LoadedModel, with a text, or a Recording.
+    - `text`: what the model reads. Of several windows the first is included, and the next ones as long as they are
+      small; of a long text only the beginning is read, and the returned words say so.
+    - `labels`: the model's, from `label_page`: with them the page has roles.
+    - `long`: what becomes of a text over the model's positions.
+    - `progress`: called with heads done and heads in all.
+    - `exact`: the page holds q, k and each row's log-sum-exp, and computes any cell of any map: in float32 where that
+      is small, else in float16 (72 heads of 512 tokens: under 6 MB); "float16" or "float32" chooses. The returned words
+      and the page say how far from the recording the weights are.
+    - `recording`: the model's of the whole text, where it was made already; then the model is not run, unless the text
+      is too long to be read whole here.
+
     Errors: FileAccessError, TextError, RecordingError for an exact page that would be too large, what recording raises.
     """
     cut = ""

@@ -6,7 +6,6 @@ A module of its own, for it has to work, and to say what is missing, where the e
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.models import LoadedModel
@@ -17,7 +16,7 @@ INSTALL = 'show() needs the studio: pip install "manyheads[studio]".'
 HEIGHTS = (320, 4000)
 
 
-def show(what: LoadedModel | Recording | HeadTable, text: str | None = None, height: int = 640) -> Any:
+def show(what: LoadedModel | Recording | HeadTable, text: str | None = None, height: int = 640) -> object:
     """Every head in a notebook: the atlas, any head's map, comparisons, experiments. Ends a cell: `mh.show(rec)`.
 
     `what` is a Recording, or a LoadedModel with a `text` (a sentence of ours by default), whose heads then have their

@@ -9,11 +9,11 @@ Cost: that of a snapshot for each recording, and 1.2 MB for the page.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import UInt8
 from numpy import ndarray
+from PIL import Image
 
 from manyheads import __version__
 from manyheads.base import few, plural
@@ -33,7 +34,7 @@ from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.recording import open_recording as read_recording
 from manyheads.roles import PageLabels
-from manyheads.studio.outside.one_file import rooms_of, saved_lessons
+from manyheads.studio.outside import one_file
 from manyheads.studio.outside.snapshot import saved_workspace, snapshot_of
 from manyheads.studio.schema.base import FileEntry
 from manyheads.studio.schema.recordings import Atlas
@@ -55,21 +56,15 @@ TELLING, FAR = 4, 3  # weights that a card links to; tokens between the two, for
 NAMED = 3  # recordings of an earlier site that are named
 TITLE, WHOLE_TITLE, EXCERPT = 60, 90, 240  # characters of a text, on a card: a title holds all of up to `WHOLE_TITLE`
 PICTURE_CELLS = 1_500_000  # of one picture of all heads
-HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="manyheads {version}">
-<title>{title}</title>
-<link rel="icon" href="favicon.svg" type="image/svg+xml">
+HEAD = (
+    one_file.HEAD
+    + """<link rel="icon" href="favicon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="{program}.css">
 <script type="module" src="{program}.js"></script>
 </head>
 <body>
 """
+)
 STUDIO = """<div id="manyheads-studio" data-site="{mark}" data-rooms="{rooms}"></div>
 <noscript>This page needs JavaScript. <a href="index.html">The list of recordings</a> does not.</noscript>
 </body>
@@ -203,7 +198,7 @@ def publish(
         static = files("manyheads.studio") / "static"
         for name in COPIED:
             (place / name).write_bytes((static / name).read_bytes())
-        if lessons := saved_lessons():
+        if lessons := one_file.saved_lessons():
             (place / LESSONS).write_bytes(lessons)
         listed = [
             FileEntry(name=entry.name, id=entry.opened.id, num_bytes=entry.num_bytes, unreadable=None)
@@ -214,7 +209,8 @@ def publish(
         (place / MARK).write_text(json.dumps(site), encoding="utf-8")
         facts = {"policy": escape(POLICY), "version": escape(__version__), "title": escape(title)}
         (place / "studio.html").write_text(
-            (HEAD + STUDIO).format(**facts, program="studio", mark=MARK, rooms=rooms_of(lessons)), encoding="utf-8"
+            (HEAD + STUDIO).format(**facts, program="studio", mark=MARK, rooms=one_file.rooms_of(lessons)),
+            encoding="utf-8",
         )
         count = f"{len(entries)} texts" if len(entries) > 1 else "a text"
         cards = "\n".join(entry.card(place) for entry in entries)
@@ -318,17 +314,7 @@ def _picture(opened: Opened, atlas: Atlas) -> bytes:
     for head, cells in zip(atlas.heads, maps, strict=True):
         top, left = layers[head.stack, head.layer] * side, head.index * side
         ink[top : top + side - 2, left : left + side - 2] = np.where(cells == ABSENT, 0, cells.clip(8))
-    return png_of(ink)
-
-
-def png_of(ink: UInt8[ndarray, "r c"]) -> bytes:
-    """A PNG of black with this opacity: on paper, or inverted on a dark page. Source: the PNG specification, W3C."""
-    rows = np.zeros((ink.shape[0], 1 + 2 * ink.shape[1]), np.uint8)  # a byte for the filter, then grey and opacity
-    rows[:, 2::2] = ink
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", ink.shape[1], ink.shape[0], 8, 4, 0, 0, 0)
-    parts = chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)), chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    # Black with this opacity: as ink on paper, or inverted on a dark page.
+    out = io.BytesIO()
+    Image.fromarray(np.stack([np.zeros_like(ink), ink], -1)).save(out, "png", optimize=True)
+    return out.getvalue()

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -86,8 +86,7 @@ def create_app(desk: StudioSession) -> FastAPI:
         app.get(f"/{path}", include_in_schema=False)(_page_file(name, kind))
     add_routes(app, desk)
     for place in ROOMS:
-        module, _, function = place.partition(":")
-        getattr(import_module(module), function)(app, desk)
+        resolve_name(place)(app, desk)
     return app
 
 

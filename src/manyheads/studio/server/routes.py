@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Path, Query, Request
+from fastapi import Depends, FastAPI, Path, Query, Request
 from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
@@ -68,6 +68,19 @@ LOOK_SECONDS = 0.4  # between two looks at a file that grows
 QUICK = 0.4  # seconds that a POST waits for its job: below it nobody needs to see progress
 
 
+async def tile_address(
+    recording: Ident,
+    head: HeadPath,
+    level: Annotated[int, Path(ge=0, le=40)],
+    column: Place,
+    row: Place,
+    rows: Literal["auto", "all"] = "auto",
+    text: TextIndex = 0,
+) -> Address:
+    """The tile that a request names."""
+    return Address(recording, text, head, level, column, row, rows == "all")
+
+
 def add_routes(app: FastAPI, desk: StudioSession) -> None:
     """Everything under /api: recordings, heads, maps, files, experiments, sizes, jobs."""
 
@@ -98,7 +111,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     @app.post("/api/recordings", status_code=202)
     async def open_recording(ask: RecordingAsk) -> Job:
         """Record a text through a model, or open a file of the workspace."""
-        return await start("recording", lambda say: desk.open(ask, say))
+        return await start("recording", lambda report: desk.open(ask, report))
 
     @app.post("/api/uploads", openapi_extra={"requestBody": {"required": True, "content": {OCTETS: BYTES}}})
     async def take_in(request: Request, file_name: FileName) -> FileEntry:
@@ -128,13 +141,13 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def find_roles(recording: Ident) -> Job:
         """Measure the role of each head of a recording's model on the bundled texts."""
         opened = desk.recordings.get(recording)
-        return await start("roles", lambda say: desk.labels.roles(opened, say))
+        return await start("roles", lambda report: desk.labels.roles(opened, report))
 
     @app.post("/api/recordings/{recording}/importance", status_code=202)
     async def find_importance(recording: Ident, text: TextIndex = 0) -> Job:
         """Measure the loss on a text without each head, one by one; the result is the atlas with it as a statistic."""
         opened = desk.recordings.get(recording)
-        return await start("importance", lambda say: desk.importance(opened, text, say))
+        return await start("importance", lambda report: desk.importance(opened, text, report))
 
     @app.get("/api/recordings/{recording}/heads/{head}")
     def head_card(recording: Ident, head: HeadPath, text: TextIndex = 0) -> HeadCard:
@@ -146,7 +159,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def head_worth(recording: Ident, head: HeadPath, kind: AblationKind = "mean", text: TextIndex = 0) -> Job:
         """Measure the effect of ablating one head on a text."""
         opened = desk.recordings.get(recording)
-        return await start("worth", lambda say: desk.worth(opened, head, kind, text, say))
+        return await start("worth", lambda report: desk.worth(opened, head, kind, text, report))
 
     @app.get("/api/recordings/{recording}/thumbnails", response_class=Response, responses=BINARY)
     def thumbnails(
@@ -158,23 +171,12 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     @app.get(
         "/api/recordings/{recording}/tiles/{head}/{level}/{column}/{row}", response_class=Response, responses=BINARY
     )
-    async def tile(
-        request: Request,
-        recording: Ident,
-        head: HeadPath,
-        level: Annotated[int, Path(ge=0, le=40)],
-        column: Place,
-        row: Place,
-        how: How = "mean",
-        rows: Literal["auto", "all"] = "auto",
-        text: TextIndex = 0,
-    ) -> Response:
+    async def tile(request: Request, address: Annotated[Address, Depends(tile_address)], how: How = "mean") -> Response:
         """A tile of one head's map: exact cells at level 0, means or maxima of blocks above."""
-        address = Address(recording, text, head, level, column, row, rows == "all")
         # Answered without a thread: most requests of a page that zooms are for tiles that are in the cache.
         if (known := desk.tiles.known(address, how)) is not None:
             return _binary(known)
-        opened = desk.recordings.get(recording)
+        opened = desk.recordings.get(address.recording)
         return _binary(await desk.queue.run(request, lambda stopped: desk.tiles.get(opened, address, how, stopped)))
 
     @app.get("/api/recordings/{recording}/rows/{head}/{row}", response_class=Response, responses=BINARY)
@@ -216,7 +218,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def run_experiment(ask: ExperimentAsk) -> Job:
         """Carry out a plan on a text, beside random sets of as many heads."""
         desk.workspace.place_of(ask.model)
-        return await start("experiment", lambda say: desk.experiment(ask, say))
+        return await start("experiment", lambda report: desk.experiment(ask, report))
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:
@@ -227,46 +229,42 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     async def prune(ask: PruningAsk) -> Job:
         """Remove heads for good, and write the smaller checkpoint into the workspace's folder."""
         desk.workspace.place_of(ask.model)
-        return await start("pruning", lambda say: desk.prune(ask, say))
+        return await start("pruning", lambda report: desk.prune(ask, report))
 
     async def about_pair(kind: JobKind, ask: PairAsk, work: Callable[[LoadedModel, ReportProgress], AnswerBody]) -> Job:
         desk.workspace.place_of(ask.model)
 
-        def run(say: ReportProgress) -> AnswerBody:
-            say(f"loading {ask.model}", 0, None)
-            return work(desk.workspace.load(ask.model), say)
-
-        return await start(kind, run)
+        return await start(kind, lambda report: work(desk.workspace.load(ask.model, report), report))
 
     @app.post("/api/circuits/pairs", status_code=202)
     async def read_pair(ask: PairAsk) -> Job:
         """Two texts as a model reads them: their tokens, where they differ, and what it expects next."""
-        return await about_pair("pair", ask, lambda lm, say: circuits.reading(lm, ask, progress=say))
+        return await about_pair("pair", ask, lambda lm, report: circuits.reading(lm, ask, progress=report))
 
     @app.post("/api/circuits/effects", status_code=202)
     async def patch_heads(ask: PatchAsk) -> Job:
         """Each head's effect on the answer when it takes its numbers from the other text."""
-        return await about_pair("patching", ask, lambda lm, say: circuits.effects(lm, ask, progress=say))
+        return await about_pair("patching", ask, lambda lm, report: circuits.effects(lm, ask, progress=report))
 
     @app.post("/api/circuits/writing", status_code=202)
     async def head_writing(ask: OneHeadAsk) -> Job:
         """What one head writes to the answer, straight along the residual stream, token by token."""
-        return await about_pair("writing", ask, lambda lm, say: circuits.writing(lm, ask, progress=say))
+        return await about_pair("writing", ask, lambda lm, report: circuits.writing(lm, ask, progress=report))
 
     @app.post("/api/circuits/paths", status_code=202)
     async def head_paths(ask: OneHeadAsk) -> Job:
         """What every earlier head tells one head, by its queries, keys and values."""
-        return await about_pair("paths", ask, lambda lm, say: circuits.paths(lm, ask, progress=say))
+        return await about_pair("paths", ask, lambda lm, report: circuits.paths(lm, ask, progress=report))
 
     @app.post("/api/circuits/alone", status_code=202)
     async def circuit_alone(ask: AloneAsk) -> Job:
         """What a set of heads keeps of the answer when all others have the corrupted text's numbers."""
-        return await about_pair("circuit", ask, lambda lm, say: circuits.alone(lm, ask, progress=say))
+        return await about_pair("circuit", ask, lambda lm, report: circuits.alone(lm, ask, progress=report))
 
     @app.post("/api/circuits/smallest", status_code=202)
     async def smallest_circuit(ask: SmallestAsk) -> Job:
         """The fewest heads that keep a share of the answer."""
-        return await about_pair("circuit", ask, lambda lm, say: circuits.smallest(lm, ask, progress=say))
+        return await about_pair("circuit", ask, lambda lm, report: circuits.smallest(lm, ask, progress=report))
 
     @app.get("/api/presets")
     def presets() -> list[SizePreset]:

@@ -76,6 +76,7 @@ class Opened:
         return len(self.main.lengths)
 
     def check_text(self, text: int) -> int:
+        """The number of a text, as it was given. Raises NotHere for one that the recording has not."""
         if not 0 <= text < self.num_texts:
             raise NotHere(f"this recording has no text {text}: it holds {self.num_texts}, counted from 0.")
         return text
@@ -93,6 +94,7 @@ class Opened:
         raise NotHere(f"there is no head {name} in this recording.")
 
     def layers(self) -> list[LayerRecord]:
+        """The layers of all stacks, one stack after another."""
         return [layer for stack in self.recording.stacks.values() for layer in stack]
 
     def cells(self, text: int) -> int:
@@ -119,7 +121,7 @@ class Recordings:
         # By bytes, too: a text of thousands of tokens holds as much as hundreds of short ones.
         self.opened: Cache[str, Opened] = Cache(MOST_OPEN, MOST_BYTES, lambda opened: opened.recording.num_bytes)
 
-    def open(self, ask: RecordingAsk, say: ReportProgress) -> Opened:
+    def open(self, ask: RecordingAsk, report: ReportProgress) -> Opened:
         """The requested recording, made where it is not open. Raises NotHere, or what recording and opening raise."""
         if ask.file is not None:
             if ask.model is not None or ask.text is not None or ask.plan:
@@ -131,11 +133,8 @@ class Recordings:
         name = recording_id(model, text, steps)
 
         def make() -> Opened:
-            # First: a model that is not in the workspace must be refused before anything is loaded or read.
-            self.workspace.place_of(model)
-            say(f"loading {model}", 0, None)
-            lm = self.workspace.load(model)
-            say("reading the text", 0, None)
+            lm = self.workspace.load(model, report)  # first: one that is not in the workspace is refused before all
+            report("reading the text", 0, None)
             sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
             if steps:
                 plan = plan_of(steps)
@@ -144,7 +143,7 @@ class Recordings:
                     sharing = {str(site): sharing_around(lm.model)(site) for site in lm.spec.sites}
             else:
                 recording = record(lm, text)
-            say("ready", 1, 1)
+            report("ready", 1, 1)
             source = "typed, with heads edited" if steps else "typed"
             return Opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from manyheads.base import Cache
 from manyheads.corpora import reading_of
@@ -22,6 +21,7 @@ from manyheads.machine import choose_device
 from manyheads.models import BUNDLED, LoadedModel, load
 from manyheads.models.loading import find_bundled, is_here, is_hub_id, weights_dtype
 from manyheads.recording import open_recording
+from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import ExamplePair, FileEntry, ModelEntry
 from manyheads.watching import FIRST_PART
@@ -57,7 +57,7 @@ class Workspace:
     dropped: set[str] = field(default_factory=set)
     device: str | None = None
     dtype: str | None = None
-    loaded: Cache[str, Any] = field(default_factory=lambda: Cache(MODELS_KEPT))
+    loaded: Cache[str, LoadedModel] = field(default_factory=lambda: Cache(MODELS_KEPT))
 
     @staticmethod
     def of(
@@ -86,6 +86,7 @@ class Workspace:
         return workspace
 
     def add_path(self, path: Path) -> None:
+        """Add a recording, a watched training or a model, or what is below a folder. Errors: FileAccessError."""
         if is_history(path):
             self._add(path.resolve().name, path)
         elif path.is_dir():
@@ -152,6 +153,7 @@ class Workspace:
         return None
 
     def model_entries(self) -> list[ModelEntry]:
+        """Every model of the list; none is loaded for it."""
         return [
             ModelEntry.of(
                 place,
@@ -180,24 +182,28 @@ class Workspace:
             )
         return self.models[name]
 
-    def load(self, name: str) -> LoadedModel:
-        """The model, loaded once. Raises NotHere, ModelError."""
+    def load(self, name: str, report: ReportProgress = lambda *_: None) -> LoadedModel:
+        """The model, loaded once; `report` is told of it before. Raises NotHere, ModelError."""
         what = self.place_of(name).what
+        report(f"loading {name}", 0, None)
         if isinstance(what, LoadedModel):
             return self.loaded.get_or_make(name, lambda: what)
         return self.loaded.get_or_make(name, lambda: load(what, device=self.device, dtype=self.dtype))
 
     def file_entries(self) -> list[FileEntry]:
+        """Every recording of the list, with why it cannot be opened where that is so. Cost: their headers."""
         entries = []
         for name, path in self.files.items():
             try:
-                size, unreadable = path.stat().st_size, None
                 open_recording(path)
+                entries.append(self._file_entry(name))
             except (OSError, ManyHeadsError) as error:
-                size, unreadable = 0, str(error)
-            file_id = "" if unreadable else self.file_id(name)
-            entries.append(FileEntry(name=name, id=file_id, num_bytes=size, unreadable=unreadable))
+                entries.append(FileEntry(name=name, id="", num_bytes=0, unreadable=str(error)))
         return entries
+
+    def _file_entry(self, name: str) -> FileEntry:
+        size = self.files[name].stat().st_size
+        return FileEntry(name=name, id=self.file_id(name), num_bytes=size, unreadable=None)
 
     def add_dropped(self, name: str, path: Path) -> FileEntry:
         """Add a recording that was dropped on the page. One that was dropped under this name before is replaced."""
@@ -207,7 +213,7 @@ class Workspace:
             self.files[name].unlink(missing_ok=True)
         self.dropped.add(name)
         self.files[name] = path
-        return FileEntry(name=name, id=self.file_id(name), num_bytes=path.stat().st_size, unreadable=None)
+        return self._file_entry(name)
 
     def file_of(self, name: str) -> Path:
         """Raises NotHere for a file that is not in the list."""

@@ -153,7 +153,7 @@ class Labels:
         """The labels of a recording's model as far as they are known; None where its heads were edited."""
         return None if opened.edited else self.known.get(opened.model)
 
-    def roles(self, opened: Opened, say: ReportProgress) -> bodies.Roles:
+    def roles(self, opened: Opened, report: ReportProgress) -> bodies.Roles:
         """The roles of a recording's heads, measured unless they are known. Raises NotHere, TextError."""
         model = opened.model
         if opened.edited:
@@ -161,11 +161,10 @@ class Labels:
         if model not in self.workspace.models:
             raise NotHere(f"{model} is not in this workspace, so its roles cannot be measured: add --model {model}.")
         if model not in self.known:
-            say(f"loading {model}", 0, None)
-            lm = self.workspace.load(model)
+            lm = self.workspace.load(model, report)
             words = "reading the bundled texts (once for each model)"
-            say(words, 0, None)
-            self.known[model] = label_page(lm, progress=lambda done, total: say(words, done, total))
+            report(words, 0, None)
+            self.known[model] = label_page(lm, progress=lambda done, total: report(words, done, total))
         labels = self.known[model]
         entries = [bodies.RoleEntry(head=str(role.head), role=_role_info(role)) for role in labels.roles]
         return bodies.Roles.of(labels, recording=opened.id, roles=entries, because=_basis_of(labels))

@@ -1,7 +1,7 @@
 """The room Circuit: a pair of texts as the model reads it, each head's effect on the answer, and circuits of heads.
 
 Every number is one of `manyheads.circuits`; what stands here are the sentences that come before the numbers, and the
-stop of what takes long: `say` is called at every layer of each forward pass, and whatever it raises ends the work.
+stop of what takes long: `report` is called at every layer of each forward pass, and whatever it raises ends the work.
 """
 
 from __future__ import annotations
@@ -33,23 +33,7 @@ from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.inputs import Inputs, forward, read
 from manyheads.models import LoadedModel
 from manyheads.studio.jobs import ReportProgress
-from manyheads.studio.schema.circuits import (
-    AloneAsk,
-    AnswerToken,
-    CircuitRun,
-    HeadEffects,
-    HeadPath,
-    HeadPaths,
-    HeadWriting,
-    KeyPart,
-    NextToken,
-    OneHeadAsk,
-    PairAsk,
-    PairReading,
-    PairSide,
-    PatchAsk,
-    SmallestAsk,
-)
+from manyheads.studio.schema import circuits as bodies
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks
 
@@ -74,7 +58,7 @@ CARRIERS = {
 }
 
 
-def question_of(ask: PairAsk) -> tuple[str, Any]:
+def question_of(ask: bodies.PairAsk) -> tuple[str, Any]:
     """The metric and the answers that the filled-in fields stand for. Errors: TextError."""
     if ask.right and ask.wrong:
         return "logit_diff", (ask.right, ask.wrong)
@@ -83,10 +67,10 @@ def question_of(ask: PairAsk) -> tuple[str, Any]:
     return ("logit", ask.right) if ask.right else ("kl", None)
 
 
-def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairReading:
+def reading(lm: LoadedModel, ask: bodies.PairAsk, *, progress: ReportProgress) -> bodies.PairReading:
     """A pair as the model reads it: tokens, differences, what it expects next. What is wrong is said in the answer."""
     about, trouble, differs, aligned = None, None, list[int](), False
-    sides, answers, compared = [PairSide(tokens=[], next=[])] * 2, list[AnswerToken](), ""
+    sides, answers, compared = [bodies.PairSide(tokens=[], next=[])] * 2, list[bodies.AnswerToken](), ""
     does_predict = bool(predicts(lm))
     if not does_predict:
         about, trouble = (
@@ -97,7 +81,7 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairR
         readings = [read(lm, Inputs(text, long="whole")) for text in (ask.clean, ask.corrupted)]
         listed = [token_infos(side.tokens([0]), Sinks()) for side in readings]
         ids = [side.pieces[0].ids for side in readings]
-        sides = [PairSide(tokens=row, next=[]) for row in listed]
+        sides = [bodies.PairSide(tokens=row, next=[]) for row in listed]
         differs = [place for place, (clean, corrupted) in enumerate(zip(*ids, strict=False)) if clean != corrupted]
         aligned = len(ids[0]) == len(ids[1])
         if not aligned:
@@ -114,10 +98,10 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairR
                     for side in batch
                 ]
             sides = [
-                PairSide(
+                bodies.PairSide(
                     tokens=side.tokens,
                     next=[
-                        NextToken(text=_written(lm, token), probability=float(chance[token]))
+                        bodies.NextToken(text=_written(lm, token), probability=float(chance[token]))
                         for token in chance.topk(min(EXPECTED, len(chance))).indices.tolist()
                     ],
                 )
@@ -130,7 +114,7 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairR
                 tokens_read = read_answers(lm, pairs, metric, written, False)
                 tokens = [int(row[0]) for row in (tokens_read.right, tokens_read.wrong) if row is not None]
                 answers = [
-                    AnswerToken(
+                    bodies.AnswerToken(
                         role="wrong" if number else "right",
                         text=_written(lm, token),
                         clean=float(chances[0][token]),
@@ -145,7 +129,7 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairR
         words = str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
         words = re.sub(r"(first differ at token \d+): clean .* corrupted .*(\. Choose)", r"\1\2", words)
         about, trouble = about or "texts", words[:1].upper() + words[1:]
-    return PairReading(
+    return bodies.PairReading(
         model=lm.name,
         predicts=does_predict,
         clean=sides[0],
@@ -159,7 +143,7 @@ def reading(lm: LoadedModel, ask: PairAsk, *, progress: ReportProgress) -> PairR
     )
 
 
-def effects(lm: LoadedModel, ask: PatchAsk, *, progress: ReportProgress) -> HeadEffects:
+def effects(lm: LoadedModel, ask: bodies.PatchAsk, *, progress: ReportProgress) -> bodies.HeadEffects:
     """Each head's effect on the answer, as `mh.patch` measures it. Errors: those of `mh.patch`."""
     metric, answers = question_of(ask)
     num_layers = len(lm.spec.sites)
@@ -173,7 +157,7 @@ def effects(lm: LoadedModel, ask: PatchAsk, *, progress: ReportProgress) -> Head
     beyond = [str(head) for head, value in zip(result.heads, values, strict=True) if abs(value) > most]
     beyond = beyond if result.control else []
     verdict, then = effect_sentences(result, beyond)
-    return HeadEffects.of(
+    return bodies.HeadEffects.of(
         result,
         model=ask.model,
         clean=float(result.clean.mean()),
@@ -208,7 +192,7 @@ def effect_sentences(result: Patching, beyond: Sequence[str]) -> tuple[str, str]
     return first, f"{means}. {band}; {count} of {len(result.heads)} heads {'do' if count > 1 else 'does'} more."
 
 
-def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> HeadWriting:
+def writing(lm: LoadedModel, ask: bodies.OneHeadAsk, *, progress: ReportProgress) -> bodies.HeadWriting:
     """What one head wrote to the answer on both texts, and from which tokens. Errors: those of `logit_attribution`."""
     metric, written = question_of(ask)
     if metric == "kl":
@@ -223,14 +207,14 @@ def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> He
     head = result.components[place]
     clean, corrupted = result.per_text[:, place].tolist()
     ranked = sorted((result.per_text[0, result.components.index(str(entry))] for entry in result.heads), reverse=True)
-    parts: list[list[KeyPart] | None] = [None, None]
+    parts: list[list[bodies.KeyPart] | None] = [None, None]
     words = (
         f"On the clean text {head} adds {decimals(clean, '+')} logits to the answer, on the corrupted one "
         f"{decimals(corrupted, '+')}."
     )
     try:
         rows = [result.by_key(head, text) for text in (0, 1)]
-        parts = [[KeyPart(weight=entry.weight, value=entry.value) for entry in row] for row in rows]
+        parts = [[bodies.KeyPart(weight=entry.weight, value=entry.value) for entry in row] for row in rows]
         strongest = max(rows[0], key=lambda entry: abs(entry.value))
         if abs(strongest.value) >= SMALL:
             words += (
@@ -238,7 +222,7 @@ def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> He
             )
     except ModelError as error:
         words += f" {error}"
-    return HeadWriting(
+    return bodies.HeadWriting(
         head=head,
         clean=clean,
         corrupted=corrupted,
@@ -253,7 +237,7 @@ def writing(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> He
     )
 
 
-def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> HeadPaths:
+def paths(lm: LoadedModel, ask: bodies.OneHeadAsk, *, progress: ReportProgress) -> bodies.HeadPaths:
     """Every path from an earlier head into one head's queries, keys and values. Errors: those of `path_effects`."""
     metric, answers = question_of(ask)
     with watched(lm, progress, f"whom {ask.head} listens to") as count:
@@ -262,7 +246,7 @@ def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> Head
             progress=count,
         )  # fmt: skip
     listed = [
-        HeadPath(sender=str(path.senders[0]), channel=path.channel, effect=path.value)  # type: ignore[arg-type]
+        bodies.HeadPath(sender=str(path.senders[0]), channel=path.channel, effect=path.value)  # type: ignore[arg-type]
         for path in results
     ]
     if not listed:
@@ -274,26 +258,26 @@ def paths(lm: LoadedModel, ask: OneHeadAsk, *, progress: ReportProgress) -> Head
             by = f"{ask.head} listens most to {top.senders[0]}, by its {THINGS[top.channel]}"
             words = f"{by}: {decimals(top.value, '+')} of the answer goes this way."
     notes = {} if not results else results[0].notes
-    return HeadPaths(head=ask.head, direction=ask.direction, paths=listed, words=words, notes=notes)
+    return bodies.HeadPaths(head=ask.head, direction=ask.direction, paths=listed, words=words, notes=notes)
 
 
-def alone(lm: LoadedModel, ask: AloneAsk, *, progress: ReportProgress) -> CircuitRun:
+def alone(lm: LoadedModel, ask: bodies.AloneAsk, *, progress: ReportProgress) -> bodies.CircuitRun:
     """A set of heads run alone, as `measure_circuit` measures it. Errors: HeadError; those of `mh.patch`."""
     metric, answers = question_of(ask)
     with watched(lm, progress, "these heads alone, and random sets of as many"):
         return _run_of(measure_circuit(lm, ask.clean, ask.corrupted, ask.heads, metric, answers))
 
 
-def smallest(lm: LoadedModel, ask: SmallestAsk, *, progress: ReportProgress) -> CircuitRun:
+def smallest(lm: LoadedModel, ask: bodies.SmallestAsk, *, progress: ReportProgress) -> bodies.CircuitRun:
     """The fewest heads that keep a share of the answer, as `mh.find_circuit` finds them."""
     metric, answers = question_of(ask)
     with watched(lm, progress, "taking heads out, the least needed first", len(lm.spec.heads)) as count:
         return _run_of(find_circuit(lm, ask.clean, ask.corrupted, metric, answers, ask.keep, progress=count))
 
 
-def _run_of(result: Circuit) -> CircuitRun:
+def _run_of(result: Circuit) -> bodies.CircuitRun:
     words, then = circuit_sentences(result)
-    return CircuitRun.of(
+    return bodies.CircuitRun.of(
         result,
         heads=[str(head) for head in result.heads],
         costs=result.costs.tolist(),
@@ -344,8 +328,8 @@ def decimals(value: float, sign: str = "") -> str:
 
 
 @contextmanager
-def watched(lm: LoadedModel, say: ReportProgress, words: str, passes: int | None = None) -> Iterator[Progress]:
-    """Call `say` at every layer of this thread's passes through the model; what it raises ends them.
+def watched(lm: LoadedModel, report: ReportProgress, words: str, passes: int | None = None) -> Iterator[Progress]:
+    """Call `report` at every layer of this thread's passes through the model; what it raises ends them.
 
     Progress is counted in passes, of about `passes`, until the library calls the function that is yielded with its own.
     """
@@ -358,11 +342,11 @@ def watched(lm: LoadedModel, say: ReportProgress, words: str, passes: int | None
             state["done"] += 1
             if state["total"] is not None:
                 state["total"] = max(state["total"], state["done"] + 1)
-        say(words, max(state["done"], 0), state["total"])
+        report(words, max(state["done"], 0), state["total"])
 
     def count(done: int, total: int | None) -> None:
         state.update(done=done, total=total, own=True)
-        say(words, done, total)
+        report(words, done, total)
 
     layers = {site.module.partition("#")[0]: site for site in lm.spec.sites}
     with ExitStack() as stack:

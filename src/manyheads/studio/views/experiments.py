@@ -34,15 +34,7 @@ from manyheads.models.weights import STOCK
 from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.roles.compare import head_diversity
 from manyheads.studio.jobs import ReportProgress
-from manyheads.studio.schema.experiments import (
-    DiversityChange,
-    Experiment,
-    ExperimentAsk,
-    Guess,
-    Neighbour,
-    Pruning,
-    PruningAsk,
-)
+from manyheads.studio.schema import experiments as bodies
 from manyheads.studio.schema.recordings import EffectVerdict, Worth
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
@@ -52,10 +44,8 @@ from manyheads.texts import Sinks
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
 NEAREST = 5  # example sentences that are called the nearest
 OWN_PASSES = 2
-LONG_TEXT, ROWS_OF_LONG = (
-    256,
-    128,
-)  # tokens; rows of a longer text that heads are compared by, or the dial takes seconds
+# Tokens; rows of a longer text that heads are compared by, or the dial takes seconds.
+LONG_TEXT, ROWS_OF_LONG = 256, 128
 LOSS_WORDS = "each token's loss, after less before, in nats: the first token is not predicted"
 LAST_WORDS = "how far each token's last state turned: 1 - cosine, from 0 (as it was) to 2 (turned round)"
 NO_STATES = "this model returns no state for each token, so there is nothing to tell token by token"
@@ -68,7 +58,7 @@ INSTEAD = {
 EVIDENCE = "chosen by hand in the studio"
 
 
-def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: ReportProgress) -> Experiment:
+def run(lm: LoadedModel, ask: bodies.ExperimentAsk, *, progress: ReportProgress) -> bodies.Experiment:
     """Carry out a plan on a text and measure what it changed. `progress(words, done, total)` may raise, to stop.
 
     Errors: those of `mh.effect` and of plans (PlanError, HeadError, TextError, StatisticError, ModelError).
@@ -94,7 +84,7 @@ def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: ReportProgress) -> Exp
     with counter.passes(lm.model, "how different the heads look"):
         longest = max(len(piece.ids) for piece in reading.pieces)
         diversity = _diversity_change(lm, prepared, ask.text, None if longest <= LONG_TEXT else ROWS_OF_LONG)
-    neighbours: list[Neighbour] = []
+    neighbours: list[bodies.Neighbour] = []
     if embeds:
         with counter.passes(lm.model, "beside example sentences"):
             neighbours = _neighbours(lm, prepared, ask.text)
@@ -108,7 +98,7 @@ def run(lm: LoadedModel, ask: ExperimentAsk, *, progress: ReportProgress) -> Exp
     if num_windows > 1:
         notes["tokens"] = f"the first of {num_windows} windows"
         notes["interval"] = f"over the {outcome.num_texts} windows of this text, which overlap"
-    return Experiment.of(
+    return bodies.Experiment.of(
         outcome,
         # The same id for the same request about the same model, in every process.
         id=digest("experiment", lm.name, json.dumps(ask.model_dump(mode="json"), sort_keys=True)),
@@ -162,7 +152,7 @@ def worth(
     )
 
 
-def save_pruned(lm: LoadedModel, ask: PruningAsk, folder: Path, *, progress: ReportProgress) -> Pruning:
+def save_pruned(lm: LoadedModel, ask: bodies.PruningAsk, folder: Path, *, progress: ReportProgress) -> bodies.Pruning:
     """Remove heads and save the smaller model as `folder / ask.name`. `progress` may raise: then nothing is written.
 
     Errors: FileAccessError for a name that would leave the folder, or that exists already; HeadError for heads that
@@ -184,7 +174,7 @@ def save_pruned(lm: LoadedModel, ask: PruningAsk, folder: Path, *, progress: Rep
     before, after = costs_of(pruned).parameters
     stock = saved.form == STOCK
     loads = "stock transformers loads it as it is"
-    return Pruning.of(
+    return bodies.Pruning.of(
         ask,
         folder=str(saved.folder),
         heads=[str(head) for head in heads],
@@ -222,7 +212,7 @@ class PassCounter:
             yield
 
 
-def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | None], str, list[Guess]]:
+def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | None], str, list[bodies.Guess]]:
     """The change of each token in a text's first window, the words for it, and the next token's likeliest guesses."""
     batch = next(batch for batch in read(lm, text).batches() if 0 in batch.places)
     index = batch.places.index(0)
@@ -241,10 +231,9 @@ def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | Non
             for probabilities in (likely_before, likely_after)
             for index in probabilities.topk(min(GUESSES, len(likely_before))).indices.tolist()
         }
-        ranked = sorted(likely, key=lambda index: (-max(likely[index]), index))
         guesses = [
-            Guess(token=_token_name(lm.required_tokenizer, index), before=likely[index][0], after=likely[index][1])
-            for index in ranked
+            bodies.Guess(token=_token_name(lm.required_tokenizer, index), before=before, after=after)
+            for index, (before, after) in sorted(likely.items(), key=lambda item: (-max(item[1]), item[0]))
         ]
         return change, LOSS_WORDS, guesses
     if before.ndim != 2:
@@ -253,7 +242,7 @@ def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | Non
     return turned.tolist(), LAST_WORDS, []
 
 
-def _diversity_change(lm: LoadedModel, plan: Prepared, text: str, rows: int | None) -> DiversityChange:
+def _diversity_change(lm: LoadedModel, plan: Prepared, text: str, rows: int | None) -> bodies.DiversityChange:
     """How different the heads look before and under a plan, in the first stack; nothing where that cannot be said."""
     stack = "" if "" in lm.spec.stacks else next(iter(lm.spec.stacks))
     try:
@@ -261,15 +250,15 @@ def _diversity_change(lm: LoadedModel, plan: Prepared, text: str, rows: int | No
         with applied(lm, plan):
             after = head_diversity(lm, text, rows=rows, stack=stack)
     except StatisticError as error:  # one head in each layer, or a text of one token
-        return DiversityChange(before=None, after=None, words=str(error))
+        return bodies.DiversityChange(before=None, after=None, words=str(error))
     words = "how different the heads of a layer look: 0, all look at the same words; 1, no two at the same"
     silent = any(isinstance(step, Ablate) for step in plan.plans[0].steps)
     if silent:
         words += "; heads set to zero still have maps, and are counted"
-    return DiversityChange(before=before.value, after=after.value, words=f"{words} ({after.because})")
+    return bodies.DiversityChange(before=before.value, after=after.value, words=f"{words} ({after.because})")
 
 
-def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[Neighbour]:
+def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[bodies.Neighbour]:
     """Example sentences, the nearest before first, with their cosines before and under the plan; [] without states."""
 
     def cosines() -> list[float]:
@@ -286,13 +275,11 @@ def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[Neighbour]:
             after = cosines()
     except StatisticError:  # no states to make an embedding of
         return []
-    listed = [
-        Neighbour(sentence=s, before=b, after=a) for s, b, a in zip(EXAMPLE_SENTENCES, before, after, strict=True)
-    ]
-    return sorted(listed, key=lambda neighbour: -neighbour.before)
+    rows = sorted(zip(EXAMPLE_SENTENCES, before, after, strict=True), key=lambda row: -row[1])
+    return [bodies.Neighbour(sentence=sentence, before=cosine, after=then) for sentence, cosine, then in rows]
 
 
-def _seen(outcome: Effect, guesses: list[Guess], neighbours: list[Neighbour]) -> str:
+def _seen(outcome: Effect, guesses: list[bodies.Guess], neighbours: list[bodies.Neighbour]) -> str:
     """The change, and what a reader of guesses or neighbours sees of it, in a sentence; "" where there are neither.
 
     The change comes first: a model that is broken may still guess the same token, or find the same sentences.
@@ -308,13 +295,8 @@ def _seen(outcome: Effect, guesses: list[Guess], neighbours: list[Neighbour]) ->
                 f"({now.after:.0%})."
             )
     elif neighbours:
-        near, now = (
-            {
-                neighbour.sentence
-                for neighbour in sorted(neighbours, key=lambda neighbour: -getattr(neighbour, side))[:NEAREST]
-            }
-            for side in ("before", "after")
-        )
+        orders = (sorted(neighbours, key=lambda entry: -getattr(entry, side)) for side in ("before", "after"))
+        near, now = ({entry.sentence for entry in order[:NEAREST]} for order in orders)
         changed = len(now - near)
         words = (
             f"{changed or 'none'} of the {NEAREST} nearest sentences {'are others' if changed > 1 else 'is another'}."

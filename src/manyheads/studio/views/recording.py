@@ -92,6 +92,7 @@ def units_of(opened: Opened, text: int) -> tuple[Unit, ...]:
 
 
 def layer_info(layer: LayerRecord, main: LayerRecord, text: int) -> LayerInfo:
+    """A layer's heads, sizes and formula on one text; `main` is the layer whose tokens are the recording's."""
     reads = _stack_read(layer, main)
     if layer.crosses:
         # An encoder-decoder's cross-attention looks at the encoder's text; other keys (image patches) are no text.

@@ -36,18 +36,7 @@ from manyheads.sizing import (
     variants_of,
 )
 from manyheads.sizing.architecture import Architecture, Weights, by_part, transformer
-from manyheads.studio.schema.sizes import (
-    CacheLine,
-    CachePoint,
-    CacheShape,
-    CacheTerm,
-    LayerKind,
-    SizeAsk,
-    SizeLayer,
-    SizePreset,
-    SizeReport,
-    SizeShape,
-)
+from manyheads.studio.schema import sizes as bodies
 
 MAX_LAYERS = 512  # of a description: each is drawn; the largest known model has some 130
 MAX_WORD = 10_000_000  # of any other number in a description
@@ -56,7 +45,7 @@ LONGEST = 131_072  # tokens to which every line is drawn at least
 ATTENTION, FEED_FORWARD = ("q", "k", "v", "qkv", "latent", "o"), ("feed-forward", "router")
 
 
-def run(ask: SizeAsk, config_of: Callable[[str], object]) -> SizeReport:
+def run(ask: bodies.SizeAsk, config_of: Callable[[str], object]) -> bodies.SizeReport:
     """The costs of a preset, of a model of the workspace, or of a description.
 
     `config_of(name)` returns the argument of `mh.size` for a model of the workspace. Errors: ShapeError where not
@@ -92,12 +81,12 @@ def run(ask: SizeAsk, config_of: Callable[[str], object]) -> SizeReport:
     if architecture.learned_positions and sizing.cache:
         notes.append(f"drawn to {architecture.max_positions:,} tokens, all the positions that it has")
     notes = list(map(_sentence, notes))
-    layers: list[SizeLayer] = []
+    layers: list[bodies.SizeLayer] = []
     for index, layer in enumerate(architecture.layers):
         parts = dict(by_part(layer.weights))
         attention, feed_forward = (sum(parts.get(name, 0) for name in names) for names in (ATTENTION, FEED_FORWARD))
         layers.append(
-            SizeLayer(
+            bodies.SizeLayer(
                 index=index,
                 kind=layer_in_words(layer),
                 attention=attention,
@@ -106,7 +95,7 @@ def run(ask: SizeAsk, config_of: Callable[[str], object]) -> SizeReport:
                 parts=parts,
             )
         )
-    return SizeReport.of(
+    return bodies.SizeReport.of(
         sizing,
         cache_bytes=sizing.cache.steady if sizing.cache else None,
         parts=dict(sizing.parameters),
@@ -119,19 +108,19 @@ def run(ask: SizeAsk, config_of: Callable[[str], object]) -> SizeReport:
 
 
 @cache
-def presets() -> tuple[SizePreset, ...]:
+def presets() -> tuple[bodies.SizePreset, ...]:
     """Every preset, with its description in words where words describe it exactly."""
-    return tuple(SizePreset.of(entry, name=name, words=_words(preset(name))) for name, entry in PRESETS.items())
+    return tuple(bodies.SizePreset.of(entry, name=name, words=_words(preset(name))) for name, entry in PRESETS.items())
 
 
-def shape_of(architecture: Architecture) -> SizeShape:
+def shape_of(architecture: Architecture) -> bodies.SizeShape:
     """The coefficients of an architecture's size, equal layers taken together."""
-    kinds: list[LayerKind] = []
+    kinds: list[bodies.LayerKind] = []
     for layer, count in Counter(architecture.layers).items():
         num_kv_heads = layer.attention[0].num_kv_heads if layer.attention else 1
         shared = by_part(tuple(weight for weight in layer.weights if weight.per_kv_head))
         kinds.append(
-            LayerKind(
+            bodies.LayerKind(
                 kind=layer_in_words(layer),
                 count=count,
                 parts=dict(by_part(layer.weights)),
@@ -143,7 +132,7 @@ def shape_of(architecture: Architecture) -> SizeShape:
     variants = Sizing(architecture, Ask(1, 1, 1, "fp32", "fp32")).variants  # how much they keep is the page's sum
     changeable = len(heads) == 1 and not latent and variants and not architecture.why_untold("parts")
     num_heads, num_kv_heads = heads.pop() if changeable else (None, None)
-    return SizeShape(
+    return bodies.SizeShape(
         positions=architecture.max_positions,
         learned_positions=architecture.learned_positions,
         num_tokens=architecture.num_tokens,
@@ -156,7 +145,7 @@ def shape_of(architecture: Architecture) -> SizeShape:
         variants=[]
         if changeable
         else [
-            CacheShape.of(variant, name=variant.name or "as it is", terms=_terms(shaped))
+            bodies.CacheShape.of(variant, name=variant.name or "as it is", terms=_terms(shaped))
             for variant in variants
             for _, shaped in [variants_of(architecture)[variant.name]]
         ],
@@ -167,22 +156,22 @@ def shape_of(architecture: Architecture) -> SizeShape:
     )
 
 
-def _lines(sizing: Sizing) -> list[CacheLine]:
+def _lines(sizing: Sizing) -> list[bodies.CacheLine]:
     """The cache of every variant at powers of two and at the requested context, up to the last position of a model."""
     architecture, requested = sizing.architecture, sizing.ask.context
     hard_limit = architecture.max_positions if architecture.learned_positions else None
     longest = hard_limit or max(requested, architecture.max_positions or 0, LONGEST)
     powers = [1 << power for power in range(longest.bit_length())]
     contexts = sorted({requested, *(context for context in powers if context <= longest)})
-    points: dict[tuple[str, int | None], dict[int, CachePoint]] = {}
+    points: dict[tuple[str, int | None], dict[int, bodies.CachePoint]] = {}
     for context in contexts:
         # An encoder reads as many tokens as the context, unless it always reads equally many.
         source = architecture.num_source or context
         for variant in Sizing(architecture, replace(sizing.ask, context=context, source=source)).variants:
-            point = CachePoint(context=context, num_bytes=variant.cache.steady)
+            point = bodies.CachePoint(context=context, num_bytes=variant.cache.steady)
             points.setdefault((variant.name, variant.num_kv_heads), {}).setdefault(context, point)
     return [
-        CacheLine.of(
+        bodies.CacheLine.of(
             variant,
             name=variant.name or "as it is",
             points=list(points[variant.name, variant.num_kv_heads].values()),
@@ -192,8 +181,8 @@ def _lines(sizing: Sizing) -> list[CacheLine]:
     ]
 
 
-def _terms(architecture: Architecture) -> list[CacheTerm]:
-    return [CacheTerm(**term._asdict()) for term in cache_terms(architecture)]
+def _terms(architecture: Architecture) -> list[bodies.CacheTerm]:
+    return [bodies.CacheTerm(**term._asdict()) for term in cache_terms(architecture)]
 
 
 def _origin(architecture: Architecture) -> list[str]:

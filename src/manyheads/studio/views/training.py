@@ -34,6 +34,7 @@ class Histories:
         self._lock = threading.Lock()
 
     def entries(self) -> list[HistoryEntry]:
+        """Every history of the workspace, with why it cannot be read where that is so."""
         entries = []
         for name in self._workspace.histories:
             history, unreadable = self._workspace.history_id(name), None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from manyheads import inputs, measurement
+from manyheads import measurement
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
 from manyheads.lab.lessons.lesson import LessonError
@@ -22,7 +22,7 @@ from manyheads.lab.lessons.pages.shared import (
     looked_at,
     map_of,
     one_named,
-    require_short,
+    recorded,
     strongest_links,
     tie,
 )  # fmt: skip
@@ -63,9 +63,7 @@ MORE, LESS = "more than an even spread", "less than an even spread"
 def archetypes(values: Values, load: Loader) -> Ran:
     """The known heads' maps of one sentence. Raises TextError."""
     lm, sentence = load(MODEL), values.text("sentence")
-    require_short(lm, sentence)
-    rec = inputs.record(lm, sentence)
-    tokens = tuple(rec.tokens.pieces[0])
+    rec, tokens = recorded(lm, sentence)
     maps = tuple(
         matrix(name, kind, map_of(rec, one_named(lm, name)), tokens, tokens, as_map=True)
         for name, kind in HEADS.items()
@@ -93,9 +91,7 @@ def shares(values: Values, load: Loader) -> Ran:
     """One head's map, and its shares beside an even spread and beside what it moves. Raises TextError, HeadError."""
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))
-    require_short(lm, sentence)
-    rec = inputs.record(lm, sentence)
-    tokens = tuple(rec.tokens.pieces[0])
+    rec, tokens = recorded(lm, sentence)
     table = _measured(lm, sentence)
     percent = 100 * np.array([[table[str(head), f"{kind}{end}"] for end in ENDS.values()] for kind in KINDS.values()])
     best = int(np.nanargmax(percent[:, 0] - percent[:, 1]))

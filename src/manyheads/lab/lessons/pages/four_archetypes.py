@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from manyheads import corpora, inputs, measurement
+from manyheads import corpora, measurement
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
-from manyheads.lab.lessons.pages.shared import MODEL, map_of, one_named, require_short, strongest_links
+from manyheads.lab.lessons.pages.shared import MODEL, map_of, one_named, recorded, strongest_links
 from manyheads.lab.lessons.parameters import Values, choice, number, text, whole
 from manyheads.statistics import defined
 from manyheads.statistics.defined import coreference_statistics, survey_coreference
@@ -107,9 +107,7 @@ TITLES = tuple(kind.title for kind in KINDS)
 def four_archetypes(values: Values, load: Loader) -> Ran:
     """The four kinds on a sentence: cards with arcs, and each head's whole map. Raises TextError."""
     lm, sentence = load(MODEL), values.text("sentence")
-    require_short(lm, sentence)
-    rec = inputs.record(lm, sentence)
-    tokens = tuple(rec.tokens.pieces[0])
+    rec, tokens = recorded(lm, sentence)
     ordinary = [int(index) for index in np.flatnonzero(rec.tokens.ordinary[0])]
     verbs = values.text("verbs").replace(",", " ").casefold().split()
     # whose rows are drawn, and among which keys the strongest is sought

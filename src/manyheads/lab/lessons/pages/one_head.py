@@ -8,11 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads import inputs
 from manyheads.errors import ShapeError
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, Table, listing, matrix, numbered, quoted
-from manyheads.lab.lessons.pages.shared import MODEL, looked_at, map_of, one_named, require_short
+from manyheads.lab.lessons.pages.shared import MODEL, looked_at, map_of, one_named, recorded
 from manyheads.lab.lessons.parameters import Values, choice, matrix_text, number, read_matrix, text, whole
 from manyheads.reference import attend, naive, softmax_rows, visible_keys, worked_example
 
@@ -85,8 +84,7 @@ def sentence_head(values: Values, load: Loader) -> Ran:
     """
     lm, sentence = load(MODEL), values.text("sentence")
     head = one_named(lm, values.text("head"))
-    require_short(lm, sentence)
-    rec = inputs.record(lm, sentence, keep=("q", "k", "v", "lse"))
+    rec, tokens = recorded(lm, sentence, keep=("q", "k", "v", "lse"))
     layer = rec.stacks[head.stack][head.layer]
     assert layer.v is not None
     group = layer.site.kv_head_of(head.index)
@@ -94,7 +92,6 @@ def sentence_head(values: Values, load: Loader) -> Ran:
         np.asarray(x[0, index].double()) for x, index in ((layer.q, head.index), (layer.k, group), (layer.v, group))
     )
     scale = 1 / np.sqrt(layer.site.qk_dim)
-    tokens = tuple(rec.tokens.pieces[0])
     visible = visible_keys((1, 1, len(q), len(k)), causal=layer.site.causal)[0, 0]
     steps, weights, out = head_steps(q, k, v, scale, visible, tokens, tokens)
     gap = float(np.abs(weights - map_of(rec, head)).max())
@@ -298,6 +295,22 @@ def example_row(values: Values, load: Loader) -> str:
     return "(" + ", ".join(f"{value:.3f}" for value in _example(values.text("of")).values[values.whole("row")]) + ")"
 
 
+def spread_of_products(values: Values, load: Loader) -> str:
+    """The standard deviation of a product of two random vectors: the root of their width."""
+    return f"{float(np.sqrt(values.whole('width'))):g}"
+
+
+def largest_share(values: Values, load: Loader) -> str:
+    """The mean of the largest weight of a row of random scores, n of them, divided by sqrt(d) or not."""
+    width, keys = values.whole("width"), values.whole("keys")
+    rng = np.random.Generator(np.random.PCG64(0))
+    q, k = rng.normal(size=(400, 1, width)), rng.normal(size=(400, keys, width))
+    scores = np.einsum("bqd,bkd->bk", q, k, optimize=True)
+    if values["scaled"] == "yes":
+        scores = scores / np.sqrt(width)
+    return f"{float(softmax_rows(scores)[0].max(axis=1).mean()):.2f}"
+
+
 def _example(label: str) -> Table:
     usual = Values({parameter.name: parameter.value for parameter in CELLS["one-head"].parameters})
     return one_head(usual, lambda name: None).table(label)
@@ -307,4 +320,13 @@ _OF = choice("of", "which", ("X", "Q", "K", "V", "Q K^T", "scores", "weights", "
 FACTS: Mapping[str, Fact] = {
     "example-shape": Fact(example_shape, (_OF,)),
     "example-row": Fact(example_row, (_OF, whole("row", "row", 0, 0, 2))),
+    "spread-of-products": Fact(spread_of_products, (whole("width", "width", 64, 1, 4096),)),
+    "largest-share": Fact(
+        largest_share,
+        (
+            whole("width", "width", 64, 1, 512),
+            whole("keys", "keys", 16, 2, 64),
+            choice("scaled", "scaled", ("yes", "no")),
+        ),
+    ),
 }

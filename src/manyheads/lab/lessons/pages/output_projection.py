@@ -191,7 +191,7 @@ def without_projection(values: Values, load: Loader) -> Ran:
 def slice_zeroed(values: Values, load: Loader) -> Ran:
     """What each head loses by a head's columns set to 0 before W_O, or after it. Raises TextError, LessonError."""
     lm, sentence, depth, head = load(MODEL), values.text("sentence"), values.whole("layer"), values.whole("head")
-    outputs, w_o = _layer(lm, sentence, depth)
+    outputs, w_o = layer_outputs(lm, sentence, depth)
     parts = np.einsum("hnf,hfm->hnm", outputs, w_o, optimize=True)
     h, _, f = outputs.shape
     columns = slice(head * f, (head + 1) * f)
@@ -212,7 +212,9 @@ def slice_zeroed(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _layer(lm: LoadedModel, sentence: str, depth: int) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
+def layer_outputs(
+    lm: LoadedModel, sentence: str, depth: int
+) -> tuple[Float64[ndarray, "h n f"], Float64[ndarray, "h f m"]]:
     """The output of each head of a layer at each token of a sentence, and its rows of W_O. Raises TextError."""
     require_short(lm, sentence, MAX_UNSEEN)
     layer = inputs.record(lm, sentence, keep=("q", "k", "v", "lse")).layers[depth]

@@ -54,6 +54,15 @@ def require_short(lm: LoadedModel, sentence: str, most: int = MAX_TOKENS) -> int
     return count
 
 
+def recorded(
+    lm: LoadedModel, sentence: str, keep: Sequence[inputs.Keep] = ("q", "k", "lse")
+) -> tuple[Recording, tuple[str, ...]]:
+    """A recording of a sentence whose maps fit here, and its tokens. Raises TextError."""
+    require_short(lm, sentence)
+    rec = inputs.record(lm, sentence, keep=keep)
+    return rec, tuple(rec.tokens.pieces[0])
+
+
 def looked_at(weights: Table, token: int) -> tuple[Float64[ndarray, "k"], list[int]]:
     """A token's row of a map, and the keys that it is largest at: several where they tie. Raises LessonError."""
     if token >= len(weights.rows):

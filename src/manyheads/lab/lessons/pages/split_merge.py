@@ -23,7 +23,6 @@ from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, matrix, numbere
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.lessons.parameters import Values, choice, number, require_fitting, whole
 from manyheads.reference import (
-    BatchedWeights,
     batched,
     fused,
     initialise,
@@ -83,12 +82,17 @@ def three_ways(values: Values, load: Loader) -> Ran:
     require_fitting(values)
     rng = np.random.Generator(np.random.PCG64(values.whole("seed")))
     made, x = initialise(rng, m, h), rng.normal(size=(n, m))
+    # All of multi-head attention, heads cut and joined by reshape alone.
+    wide = to_batched(made)
+    q, k, v = (split_alone(x @ table, h) for table in (wide.w_q, wide.w_k, wide.w_v))
+    weights, _ = softmax_rows(np.einsum("hqd,hkd->hqk", q, k, optimize=True) / np.sqrt(q.shape[2]))
+    mistaken = np.einsum("hqk,hkf->hqf", weights, v, optimize=True).reshape(x.shape) @ wide.w_o
     loop = naive(x, to_naive(made)).out
     outs = {
         LOOP: loop,
-        WIDE: batched(x, to_batched(made)).out,
+        WIDE: batched(x, wide).out,
         FUSED: fused(x, to_fused(made)).out,
-        ALONE: _mistaken(x, to_batched(made)),
+        ALONE: mistaken,
     }
     gaps = {name: float(np.abs(out - loop).max()) for name, out in outs.items()}
     rows = ("the loop", "one wide each", "one fused", ALONE)
@@ -101,14 +105,6 @@ def three_ways(values: Values, load: Loader) -> Ran:
                    rows, ("largest",)),
         ),
     )  # fmt: skip
-
-
-def _mistaken(x: Float64[ndarray, "n m"], w: BatchedWeights) -> Float64[ndarray, "n m"]:
-    """All of multi-head attention, heads cut and joined by reshape alone."""
-    q, k, v = (split_alone(x @ table, w.num_heads) for table in (w.w_q, w.w_k, w.w_v))
-    scores = np.einsum("hqd,hkd->hqk", q, k, optimize=True) / np.sqrt(q.shape[2])
-    weights, _ = softmax_rows(scores)
-    return np.einsum("hqk,hkf->hqf", weights, v, optimize=True).reshape(x.shape) @ w.w_o
 
 
 _SHAPE = (
@@ -177,7 +173,7 @@ def timed(values: Values, load: Loader) -> Ran:
             f"that is {work:.1e} products and {b * h * n * n:.1e} scores a run, {ROUNDS} runs of each way: take up to "
             f"{MOST_WORK:.0e} and {MOST_SCORES:.0e}."
         )
-    ways, gap = _ways(m, h, n, b)
+    ways, gap = layouts(m, h, n, b)
     runs: list[list[float]] = [[] for _ in ways]
     with torch.no_grad():
         for _ in range(WARM_UP + ROUNDS):
@@ -204,7 +200,7 @@ def timed(values: Values, load: Loader) -> Ran:
     )  # fmt: skip
 
 
-def _ways(m: int, h: int, n: int, b: int) -> tuple[tuple[Callable[[], Any], ...], float]:
+def layouts(m: int, h: int, n: int, b: int) -> tuple[tuple[Callable[[], Any], ...], float]:
     """The three layouts as functions of nothing, on the same weights and input; and how far apart their results are."""
     import torch
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from manyheads import inputs
 from manyheads.base import divisors
 from manyheads.errors import ShapeError
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited, matrix
 from manyheads.lab.lessons.lesson import LessonError
-from manyheads.lab.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH, flops, require_short, weights
+from manyheads.lab.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH, flops, recorded, weights
 from manyheads.lab.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
 from manyheads.lab.training import PAPER_BLEU
 from manyheads.lab.training.presets.heads import CIRCULATING_BLEU
+from manyheads.models import size
 from manyheads.reference import softmax_rows
 
 BOTH = "one head, asked for both"
@@ -82,11 +82,10 @@ def two_places(values: Values, load: Loader) -> Ran:
 def heads_of_token(values: Values, load: Loader) -> Ran:
     """Where each head of a layer looks from one token. Raises LessonError, TextError."""
     lm, sentence, token, depth = load(MODEL), values.text("sentence"), values.whole("token"), values.whole("layer")
-    count = require_short(lm, sentence)
-    if token >= count:
-        raise LessonError(f"there is no token {token}: the sentence has {count}, counted from 0.")
-    rec = inputs.record(lm, sentence)
-    layer, tokens = rec.layers[depth], tuple(rec.tokens.pieces[0])
+    rec, tokens = recorded(lm, sentence)
+    if token >= len(tokens):
+        raise LessonError(f"there is no token {token}: the sentence has {len(tokens)}, counted from 0.")
+    layer = rec.layers[depth]
     rows = np.array([np.asarray(layer.weights(head))[token] for head in range(layer.site.num_heads)], np.float64)
     mean = rows.mean(0)
     # Linked are the head that looks most firmly at a word, and the one that does so at another word.
@@ -263,9 +262,19 @@ def circulated(values: Values, load: Loader) -> str:
     return f"{figures} for {counts} heads"
 
 
+def model_heads(values: Values, load: Loader) -> str:
+    """A real model's width, heads and head width, from its config."""
+    model = size(values.text("model")).architecture
+    return f"{model.embed_dim:,} / {model.attention[0].num_heads} = {model.attention[0].qk_dim}"
+
+
 FACTS: Mapping[str, Fact] = {
     "bleu-by-heads": cited(
         ", ".join(f"{bleu} ({h} head{'s' * (h > 1)})" for h, bleu in PAPER_BLEU.items()), PAPER_SOURCE
     ),
     "bleu-circulated": Fact(circulated),
+    "bleu-one-head": cited(f"{PAPER_BLEU[1]}", PAPER_SOURCE),
+    "bleu-eight-heads": cited(f"{PAPER_BLEU[8]}", PAPER_SOURCE),
+    "bleu-most-heads": cited(f"{PAPER_BLEU[max(PAPER_BLEU)]}", PAPER_SOURCE),
+    "model-heads": Fact(model_heads, (choice("model", "model", ("gpt2", "gpt3-175b", "llama-2-70b")),)),
 }

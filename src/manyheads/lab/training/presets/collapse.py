@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from manyheads.edits import applied
-from manyheads.lab.training.charts import Chart, Points, PointsPanel
+from manyheads.lab.training.charts import DOTS, Chart, Points, PointsPanel
 from manyheads.lab.training.presets import heads
-from manyheads.lab.training.presets.preset import AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.lab.training.runs import Batch, change_lines, paired, spreads_of
+from manyheads.lab.training.presets.preset import AllTrained, Findings, Preset, Setup, Training, by_seed
+from manyheads.lab.training.runs import Batch, Run, change_lines, paired, plus_minus, spreads_of
 from manyheads.plan import Average, Plan, SkipOutputProjection
 
 NAME = "collapse"
@@ -39,19 +39,12 @@ WAYS = {
 def build(setup: Setup) -> Training:
     """Three runs a seed; the report runs the free one in two more ways."""
     scale = setup.scale(heads.WHOLE, heads.TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for seed in range(scale.seeds):
-        for kind in heads.KINDS:
-            name = f"{kind}-{seed}"
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, kind=kind, seed=setup.seed + seed: heads.reader_run(
-                name, scale, seed, HEADS, kind, measured
-            )
 
-    def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale, setup.seed)
+    def make(name: str, index: int, kind: str, _: AllTrained) -> Run:
+        return heads.reader_run(name, scale, setup.seed + index, HEADS, kind, measured)
 
-    return Training(runs, report)
+    runs = by_seed(scale.seeds, {kind: kind for kind in heads.KINDS}, make)
+    return Training(runs, lambda trained: findings(trained, scale, setup.seed))
 
 
 PRESET = Preset(NAME, build)
@@ -103,8 +96,8 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
     for way, result in numbers["ways"].items():
         loss, right, apart = (result[name] for name in ("held_out_loss", "all_right", "diversity"))
         lines.append(
-            f"{_words_of(way)}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats, all {len(heads.RELATIONS)} right at "
-            f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %, diversity {apart['mean']:.3f} ± {apart['sd']:.3f}"
+            f"{_words_of(way)}: {plus_minus(loss)} nats, all {len(heads.RELATIONS)} right at "
+            f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} %, diversity {plus_minus(apart)}"
         )
     changes = {f"{_words_of(way)}, over the free net": change for way, change in numbers["loss_over_free"].items()}
     return (*lines, *change_lines(changes))
@@ -125,7 +118,7 @@ def chart(numbers: dict[str, Any]) -> Chart:
                 "diversity of the heads' maps (1: no two look at the same card)", groups("diversity"), 0.0, 1.0
             ),
         ),
-        notes=("Dots are seeds, strokes their means, bars one standard deviation either way.",),
+        notes=(DOTS,),
     )
 
 

@@ -26,14 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from manyheads.lab.training.charts import Curve, GridChart, GridRow, over_seeds
+from manyheads.lab.training.charts import Curve, GridChart, GridRow, after_the_guess, over_seeds
 from manyheads.lab.training.checkpoints import History
-from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss, next_token_loss
+from manyheads.lab.training.decoder import Decoder, DecoderConfig
 from manyheads.lab.training.loop import Trained
-from manyheads.lab.training.presets.gqa import BYTES, WHY_FLOAT32, Bytes, ByteScale, read_data
-from manyheads.lab.training.presets.preset import WATCHED, AllTrained, Findings, MakeRun, Preset, Setup, Training
-from manyheads.lab.training.runs import Batch, Run, Settings, change_lines, paired, spread_of, spreads_of
-from manyheads.models import device_of
+from manyheads.lab.training.presets.gqa import BYTES, Bytes, ByteScale, byte_run, read_data
+from manyheads.lab.training.presets.preset import WATCHED, AllTrained, Findings, Preset, Setup, Training, by_seed
+from manyheads.lab.training.runs import Run, Settings, change_lines, paired, plus_minus, spread_of, spreads_of
 
 Reduction = Callable[[Iterable[float]], float]
 
@@ -81,17 +80,12 @@ class Comparison:
         """A run for each way and seed. The ways of a seed read the same windows, and begin with the same weights."""
         scale = setup.scale(WHOLE, TRIAL)
         data = read_data(setup.quick)
-        runs: dict[str, MakeRun] = {}
-        for index in range(scale.seeds):
-            for key, way in self.ways.items():
-                name = f"{key}-{index}"
-                # Bound as defaults: the runs are made later, when the loop variables have their last values.
-                runs[name] = lambda _, name=name, way=way, seed=setup.seed + index: run_of(name, scale, data, seed, way)
 
-        def report(trained: AllTrained) -> Findings:
-            return findings(self, trained, scale)
+        def make(name: str, index: int, way: Way, _: AllTrained) -> Run:
+            return run_of(name, scale, data, setup.seed + index, way)
 
-        return Training(runs, report, {"data": data.digest, "modules": data.modules})
+        runs = by_seed(scale.seeds, self.ways, make)
+        return Training(runs, lambda trained: findings(self, trained, scale), data.facts)
 
 
 COMPARISON = Comparison(
@@ -113,23 +107,14 @@ PRESET = Preset("entropy-collapse", COMPARISON.build)
 def run_of(name: str, scale: ByteScale, data: Bytes, seed: int, way: Way) -> Run:
     """One way's training of one seed."""
     torch.manual_seed(seed)  # before the weights are drawn
-    held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
     config = DecoderConfig(
         BYTES, scale.width, scale.layers, HEADS, HEADS, scale.head_dim, scale.wide, scale.length, qk_norm=way.qk_norm
     )
     model = Decoder(config)
     if way.sigma:
         reparametrise(model)
-
-    def batch(step: int) -> Batch:
-        return {"ids": data.windows(seed, step, scale.rows, scale.length + 1)}
-
-    def measured(model: nn.Module, step: int) -> Mapping[str, float]:
-        return {"held_out_loss": float(next_token_loss(model, held_out.to(device_of(model))))}
-
     settings = replace(scale.settings, rate=way.rate, optimizer=way.optimizer, qk_clip=way.qk_clip)
-    options: dict[str, Any] = {"watched": WATCHED, "may_diverge": True}
-    return Run(name, model, settings, batch, batch_loss, measured, WHY_FLOAT32, **options)
+    return replace(byte_run(name, model, scale, data, seed, settings), watched=WATCHED, may_diverge=True)
 
 
 class Gain(nn.Module):
@@ -222,7 +207,7 @@ def lines_of(comparison: Comparison, numbers: Mapping[str, Any]) -> tuple[str, .
         loss, entropy, lowest, logit = (way[name] for name in ("held_out_loss", *MEASURED[1:4]))
         collapsed = [str(step) for step in way["collapsed_at_step"] if step is not None]
         lines.append(
-            f"{way['words']}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats a byte, mean entropy {entropy['mean']:.2f}, "
+            f"{way['words']}: {plus_minus(loss)} nats a byte, mean entropy {entropy['mean']:.2f}, "
             f"of the lowest head {lowest['mean']:.2f}, max logit {logit['mean']:,.0f} (highest of the run "
             f"{way['highest_max_logit']['mean']:,.0f})"
             + (f"; a head under {COLLAPSED} nats by step {', '.join(collapsed)}" if collapsed else "")
@@ -237,10 +222,6 @@ def lines_of(comparison: Comparison, numbers: Mapping[str, Any]) -> tuple[str, .
 
 def chart(comparison: Comparison, runs: Mapping[str, Sequence[Trained]], scale: ByteScale) -> GridChart:
     """A column for each way: its median seed in ink, its seeds in grey."""
-
-    def held_out_loss(history: History) -> Curve:
-        steps, values = history.taken("held_out_loss")
-        return steps[1:], values[1:]  # not that of step 0, a guess, beside which all else would be one line
 
     def row(
         title: str, *curves: tuple[str, Callable[[History], Curve]], bottom: float | None = None, powers: bool = False
@@ -261,7 +242,7 @@ def chart(comparison: Comparison, runs: Mapping[str, Sequence[Trained]], scale: 
         f"({scale.seeds}), ink: their median",
         tuple(way.label for way in comparison.ways.values()),
         (
-            row("loss of held-out modules, nats a byte", ("", held_out_loss)),
+            row("loss of held-out modules, nats a byte", ("", after_the_guess("held_out_loss"))),
             row("entropy, mean of each layer's heads, nats", *by_layer, bottom=0.0),
             row("entropy of the lowest head, nats", ("", lambda run: over_heads(run, "entropy", min)), bottom=0.0),
             row("largest logit of all heads", ("", lambda run: over_heads(run, "max_logit", max)), powers=True),

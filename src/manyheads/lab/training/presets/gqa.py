@@ -31,20 +31,36 @@ from torch import Tensor, nn
 
 from manyheads.interventions import convert_to_gqa, seconds_in_turns
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
-from manyheads.lab.training.decoder import Block, Decoder, DecoderConfig, batch_loss, next_token_loss
-from manyheads.lab.training.export import NAMES, to_llama
-from manyheads.lab.training.presets.code.data import data_digest, sources_for
+from manyheads.lab.training.decoder import (
+    Block,
+    Decoder,
+    DecoderConfig,
+    batch_loss,
+    llama_name,
+    next_token_loss,
+    to_llama,
+)
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
     Findings,
-    MakeRun,
     Preset,
     Scaled,
     Setup,
     Training,
+    by_seed,
 )
-from manyheads.lab.training.runs import Batch, Run, Settings, generator_of, num_parameters, paired, spread_of
+from manyheads.lab.training.presets.python_source import data_digest, sources_for
+from manyheads.lab.training.runs import (
+    Batch,
+    Run,
+    Settings,
+    generator_of,
+    num_parameters,
+    paired,
+    plus_minus,
+    spread_of,
+)
 from manyheads.models import device_of, load
 from manyheads.nn import KVCache
 
@@ -111,6 +127,11 @@ class Bytes:
     digest: str
     modules: int
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a training's results depend on, as `Training.facts`."""
+        return {"data": self.digest, "modules": self.modules}
+
     def windows(self, seed: int, step: int, rows: int, length: int) -> Int[Tensor, "b n"]:
         """Random windows to learn from: they follow from seed and step."""
         # By seed and step alone, with no state: the three kinds of
@@ -128,23 +149,15 @@ def build(setup: Setup) -> Training:
     """Three runs a seed from nothing, then two that begin where the first of these ended."""
     scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup.quick)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        seed = setup.seed + index
-        for kind in KV_HEADS:
-            name = f"{kind}-{index}"
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, seed=seed, kind=kind: scratch_run(name, scale, data, seed, kind)
-        for kind in CONVERTED:
-            name = f"mha-to-{kind}-{index}"
-            runs[name] = lambda trained, name=name, seed=seed, kind=kind, teacher=f"mha-{index}": uptraining_run(
-                name, scale, data, seed, kind, trained[teacher].model
-            )
 
-    def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale.seeds, scale.timing)
+    def make(name: str, index: int, kind: str, trained: AllTrained) -> Run:
+        if name.startswith("mha-to-"):
+            return uptraining_run(name, scale, data, setup.seed + index, kind, trained[f"mha-{index}"].model)
+        return scratch_run(name, scale, data, setup.seed + index, kind)
 
-    return Training(runs, report, {"data": data.digest, "modules": data.modules})
+    kinds = {kind: kind for kind in KV_HEADS} | {f"mha-to-{kind}": kind for kind in CONVERTED}
+    runs = by_seed(scale.seeds, kinds, make)
+    return Training(runs, lambda trained: findings(trained, scale.seeds, scale.timing), data.facts)
 
 
 PRESET = Preset(NAME, build)
@@ -172,31 +185,33 @@ def config_of(scale: RunScale, kind: str) -> DecoderConfig:
     )
 
 
-def scratch_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str) -> Run:
-    """A decoder from nothing."""
-    torch.manual_seed(seed)  # before the weights are drawn
+def byte_run(
+    name: str, model: nn.Module, scale: ByteScale, data: Bytes, seed: int, settings: Settings, *, first: int = 0
+) -> Run:
+    """A training on windows of the library, whose loss on those held out is measured. `first`: the step of the seed's
+    windows with which it begins."""
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
 
     def batch(step: int) -> Batch:
-        return {"ids": data.windows(seed, step, scale.rows, scale.length + 1)}
+        return {"ids": data.windows(seed, first + step, scale.rows, scale.length + 1)}
 
     def measured(model: nn.Module, step: int) -> Mapping[str, float]:
         return {"held_out_loss": float(next_token_loss(model, held_out.to(device_of(model))))}
 
+    return Run(name, model, settings, batch, batch_loss, measured, WHY_FLOAT32)
+
+
+def scratch_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str) -> Run:
+    """A decoder from nothing."""
+    torch.manual_seed(seed)  # before the weights are drawn
     model = Decoder(config_of(scale, kind))
-    return Run(name, model, scale.settings, batch, batch_loss, measured, WHY_FLOAT32, watched=WATCHED)
+    return replace(byte_run(name, model, scale, data, seed, scale.settings), watched=WATCHED)
 
 
 def uptraining_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
     """The trained teacher, converted, learns the teacher's next-token distribution, on windows drawn anew."""
     assert isinstance(teacher, Decoder)
-    teacher_settings = scale.settings
-    settings = uptraining_settings(teacher_settings, UPTRAINED)
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
-
-    def batch(step: int) -> Batch:
-        # Steps go on from the teacher's last: the student sees windows that its teacher never saw.
-        return {"ids": data.windows(seed, teacher_settings.steps + step, scale.rows, scale.length + 1)}
 
     def loss(model: nn.Module, batch: Batch) -> Tensor:
         return divergence(model, teacher, batch["ids"])
@@ -210,22 +225,21 @@ def uptraining_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str
 
     torch.manual_seed(seed)
     student = with_fewer_kv_heads(teacher, KV_HEADS[kind])
-    return Run(name, student, settings, batch, loss, measured, WHY_FLOAT32, watched=WATCHED)
+    run = continued_run(name, student, scale, data, seed, UPTRAINED)
+    return replace(run, loss=loss, measure=measured, watched=WATCHED)
 
 
-def uptraining_settings(settings: Settings, share: float) -> Settings:
-    """Those of a training that goes on for a share of its steps, from a lower rate."""
-    steps = max(1, round(share * settings.steps))
-    return replace(
-        settings,
+def continued_run(name: str, student: Decoder, scale: RunScale, data: Bytes, seed: int, share: float) -> Run:
+    """A training that goes on for a share of its steps, from a lower rate, on windows that the teacher never saw."""
+    steps = max(1, round(share * scale.settings.steps))
+    settings = replace(
+        scale.settings,
         steps=steps,
-        rate=UPTRAINING_RATE * settings.rate,
+        rate=UPTRAINING_RATE * scale.settings.rate,
         warmup=max(1, steps // 10),
         measure_every=max(1, steps // 4),
     )
-
-
-THEIRS = {llama_name: name for name, llama_name in NAMES.items()}
+    return byte_run(name, student, scale, data, seed, settings, first=scale.settings.steps)
 
 
 def with_fewer_kv_heads(teacher: Decoder, num_kv_heads: int, *, regroup: bool = True) -> Decoder:
@@ -235,23 +249,9 @@ def with_fewer_kv_heads(teacher: Decoder, num_kv_heads: int, *, regroup: bool = 
     an attention-only decoder.
     """
     converted = convert_to_gqa(load(to_llama(teacher), tokenizer=False), num_kv_heads, regroup=regroup)
-    student = Decoder(replace(teacher.config, num_key_value_heads=num_kv_heads))
-    student.load_state_dict(decoder_weights(converted.model))
+    student, weights = Decoder(replace(teacher.config, num_key_value_heads=num_kv_heads)), converted.model.state_dict()
+    student.load_state_dict({name: weights[llama_name(name)] for name in student.state_dict()})
     return student.to(device_of(teacher))
-
-
-def decoder_weights(llama: nn.Module) -> dict[str, Tensor]:
-    """A stock Llama's weights under the decoder's names: `llama_weights` backwards."""
-    renamed = {}
-    for name, tensor in llama.state_dict().items():
-        if name == "model.embed_tokens.weight":
-            renamed["embedding.weight"] = tensor
-        elif name == "model.norm.weight":
-            renamed["norm.weight"] = tensor
-        elif name != "lm_head.weight":  # tied: the embedding once more
-            _, _, layer, part = name.split(".", 3)
-            renamed[f"blocks.{layer}.{THEIRS[part]}"] = tensor
-    return renamed
 
 
 def divergence(student: nn.Module, teacher: nn.Module, ids: Int[Tensor, "b n"]) -> Float[Tensor, ""]:
@@ -400,7 +400,7 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
         heads = f"{result['kv_heads']} key/value head{'s' * (result['kv_heads'] > 1)}"
         lines.append(
             f"{WORDS[kind]}, {heads}, {result['parameters']:,} parameters: "
-            f"{loss['mean']:.3f} ± {loss['sd']:.3f} nats a byte{_change(result['loss_over_mha'], 'MHA')}; cache "
+            f"{plus_minus(loss)} nats a byte{_change(result['loss_over_mha'], 'MHA')}; cache "
             f"{decoded['cache_bytes']:,} bytes; a token in {decoded['milliseconds']:.2f} ms "
             f"({decoded['quartiles'][0]:.2f} to {decoded['quartiles'][1]:.2f}), x {fast['median']:.2f} "
             f"({fast['least']:.2f} to {fast['most']:.2f})"
@@ -414,7 +414,7 @@ def lines_of(numbers: dict[str, Any]) -> tuple[str, ...]:
         before, after, named = result["loss_before"], result["loss_after"], WORDS[kind]
         lines.append(
             f"MHA converted to {named}, {result['parameters']:,} parameters: {before['mean']:.3f} nats a byte; "
-            f"after {result['uptraining_steps']} steps of distillation {after['mean']:.3f} ± {after['sd']:.3f}"
+            f"after {result['uptraining_steps']} steps of distillation {plus_minus(after)}"
             f"{_change(result['after_over_mha'], 'MHA')}"
             f"{_change(result['after_over_scratch'], f'{named} from nothing')}"
             f"; KL from its teacher {result['kl_before']['mean']:.3f}, then {result['kl_after']['mean']:.3f}"

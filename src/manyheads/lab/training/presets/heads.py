@@ -31,11 +31,11 @@ from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
     Findings,
-    MakeRun,
     Preset,
     Scaled,
     Setup,
     Training,
+    by_seed,
 )
 from manyheads.lab.training.runs import (
     HELD_OUT_STEP,
@@ -46,6 +46,7 @@ from manyheads.lab.training.runs import (
     generator_of,
     num_parameters,
     paired,
+    plus_minus,
     spreads_of,
 )
 from manyheads.models import device_of
@@ -55,6 +56,7 @@ from manyheads.roles.compare import LEAST_KEYS, MOST, pair_divergences, sharing_
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
 HELD_OUT_ROWS = 128
+LETTERS, NUMBERS, LENGTH = 8, 8, 24  # of cards: each has a letter and a number, and a text so many cards
 WHY_FLOAT32 = "seconds a training"
 BACK = (1, 3, 5)
 RELATIONS = (*(f"{count} back" for count in BACK), "first", "same letter")
@@ -73,12 +75,9 @@ class RunScale(Scaled):
     seeds: int
     width: int
     rows: int
-    letters: int = 8
-    numbers: int = 8
-    length: int = 24
 
     def cards(self, seed: int) -> Cards:
-        return Cards(self.letters, self.numbers, self.length, self.rows, seed)
+        return Cards(LETTERS, NUMBERS, LENGTH, self.rows, seed)
 
 
 WHOLE = RunScale(
@@ -93,24 +92,15 @@ TRIAL = RunScale(
 def build(setup: Setup) -> Training:
     """A run a number of heads and seed."""
     scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for seed in range(scale.seeds):
-        for count in COUNTS:
-            name = run_name(count, seed)
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, count=count, seed=setup.seed + seed: reader_run(name, scale, seed, count)
 
-    def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale)
+    def make(name: str, index: int, count: int, _: AllTrained) -> Run:
+        return reader_run(name, scale, setup.seed + index, count)
 
-    return Training(runs, report)
+    runs = by_seed(scale.seeds, {f"h{count}": count for count in COUNTS}, make)
+    return Training(runs, lambda trained: findings(trained, scale))
 
 
 PRESET = Preset(NAME, build)
-
-
-def run_name(count: int, seed: int) -> str:
-    return f"h{count}-{seed}"
 
 
 # ---------------------------------------------------------------------------------- the task, and the net that reads it
@@ -267,7 +257,7 @@ def reader_run(
     """One training of the cards' reader. Its texts depend on the seed and the step alone."""
     # Before the model is made: nets of one seed begin alike wherever their sizes agree.
     torch.manual_seed(seed)
-    model = Reader(scale.letters, scale.numbers, scale.length, scale.width, num_heads, kind)
+    model = Reader(LETTERS, NUMBERS, LENGTH, scale.width, num_heads, kind)
     # Of a step that no training reaches (`HELD_OUT_STEP`), from
     # generators of its own: drawing it moves no other number.
     held_out = held_out_of(scale, seed)
@@ -288,7 +278,7 @@ def held_out_of(scale: RunScale, seed: int) -> Mapping[str, torch.Tensor]:
 def findings(trained: AllTrained, scale: RunScale) -> Findings:
     """Loss and right answers by number of heads, each with its spread over seeds, and the paper's beside it."""
     parameters = equal_parameters(trained.values())
-    by_count = {count: [trained[run_name(count, seed)] for seed in range(scale.seeds)] for count in COUNTS}
+    by_count = {count: [trained[f"h{count}-{seed}"] for seed in range(scale.seeds)] for count in COUNTS}
     measured = ("held_out_loss", "all_right", *(f"right_{name}" for name in RELATIONS))
     results = {
         str(count): spreads_of([{name: run.history.last(name) for name in measured} for run in runs])
@@ -322,7 +312,7 @@ def lines_of(numbers: dict[str, Any], scale: RunScale) -> tuple[str, ...]:
         loss, right = result["held_out_loss"], result["all_right"]
         worst = min(RELATIONS, key=lambda name, result=result: result[f"right_{name}"]["mean"])
         lines.append(
-            f"h = {count:>2}: {loss['mean']:.3f} ± {loss['sd']:.3f} nats an answer, all five right at "
+            f"h = {count:>2}: {plus_minus(loss)} nats an answer, all five right at "
             f"{100 * right['mean']:.0f} ± {100 * right['sd']:.0f} % of places; weakest: {worst}, "
             f"{100 * result[f'right_{worst}']['mean']:.0f} % right"
         )

@@ -26,6 +26,7 @@ import json
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,7 @@ from manyheads.base import replacing
 from manyheads.edits import applied
 from manyheads.heads import Head, parse_heads
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
-from manyheads.lab.training.decoder import Decoder, DecoderConfig
-from manyheads.lab.training.export import save_llama, to_llama
-from manyheads.lab.training.presets.code.data import BEGIN, BEGIN_ID, END, as_transformers
+from manyheads.lab.training.decoder import Decoder, DecoderConfig, save_llama, to_llama
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
@@ -52,8 +51,10 @@ from manyheads.lab.training.presets.preset import (
     Scaled,
     Setup,
     Training,
+    by_seed,
     call_columns,
 )
+from manyheads.lab.training.presets.python_source import BEGIN, BEGIN_ID, END, as_transformers
 from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, generator_of, spreads_of
 from manyheads.long_context import Needle, split_heads
 from manyheads.models import device_of, load
@@ -180,58 +181,44 @@ class RunScale(Scaled):
 
     config: DecoderConfig
     texts: Passkeys
-    short: Passkeys
+    short_rows: int
     short_steps: int
     held_out: int
     seeds: int
     far: int
 
-
-def scale_of(
-    settings: Settings,
-    texts: Passkeys,
-    short_rows: int,
-    short_steps: int,
-    held_out: int,
-    seeds: int,
-    far: int,
-    **sizes: Any,
-) -> RunScale:
-    config = DecoderConfig(
-        len(texts.tokens), **sizes, max_position_embeddings=POSITIONS, rope_theta=100_000.0
-    )  # a slow base: matches must not depend on how far away they are
-    short = replace(texts, pair_room=SHORT_ROOM, gap=0, question_room=SHORT_ROOM, rows=short_rows)
-    return RunScale(settings, config, texts, short, short_steps, held_out, seeds, far)
+    @property
+    def short(self) -> Passkeys:
+        """Texts of little but passkeys."""
+        return replace(self.texts, pair_room=SHORT_ROOM, gap=0, question_room=SHORT_ROOM, rows=self.short_rows)
 
 
-WHOLE = scale_of(
+# A slow base of the rotations: matches must not depend on how far away they are.
+decoder_config = partial(DecoderConfig, max_position_embeddings=POSITIONS, rope_theta=100_000.0)
+WHOLE_TEXTS = Passkeys(pairs=6, pair_room=12, gap=80, question_room=8, rows=16, seed=0)
+WHOLE = RunScale(
     Settings(320, 0.02, warmup=30, floor=0.05, checkpoint_every=40, measure_every=40, optimizer="muon"),
-    Passkeys(pairs=6, pair_room=12, gap=80, question_room=8, rows=16, seed=0),
-    short_rows=64, short_steps=200, held_out=32, seeds=3, far=2,
-    hidden_size=64, num_hidden_layers=2, num_attention_heads=16, num_key_value_heads=8, head_dim=16,
-    intermediate_size=128,
+    decoder_config(len(WHOLE_TEXTS.tokens), 64, 2, 16, 8, 16, 128),
+    WHOLE_TEXTS, short_rows=64, short_steps=200, held_out=32, seeds=3, far=2,
 )  # fmt: skip
-TRIAL = scale_of(
+TRIAL = RunScale(
     Settings(6, 0.02, warmup=2, checkpoint_every=3, measure_every=3, optimizer="muon"),
-    Passkeys(pairs=2, pair_room=6, gap=70, question_room=5, rows=3, seed=0),
+    decoder_config(len(WHOLE_TEXTS.tokens), 32, 2, 4, 2, 8, 48),
+    replace(WHOLE_TEXTS, pairs=2, pair_room=6, gap=70, question_room=5, rows=3),
     short_rows=4, short_steps=3, held_out=3, seeds=1, far=1,
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-    intermediate_size=48,
 )  # fmt: skip
 
 
 def build(setup: Setup) -> Training:
     """A run for each seed; the first one's model is exported."""
     scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        # Bound as defaults: the runs are made later, when the loop variables have their last values.
-        runs[run_name(index)] = lambda _, index=index: passkey_run(run_name(index), scale, setup.seed + index)
+    runs = runs_of(scale, setup.seed)
+    return Training(runs, lambda trained: findings(trained, scale, setup.seed, setup.folder))
 
-    def report(trained: AllTrained) -> Findings:
-        return findings(trained, scale, setup.seed, setup.folder)
 
-    return Training(runs, report)
+def runs_of(scale: RunScale, first_seed: int) -> dict[str, MakeRun]:
+    """A run for each seed, by `run_name`."""
+    return by_seed(scale.seeds, {NAME: None}, lambda name, index, *_: passkey_run(name, scale, first_seed + index))
 
 
 PRESET = Preset(NAME, build)

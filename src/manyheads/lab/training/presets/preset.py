@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ WATCHED = ("max_logit", "entropy", "first_mass")
 
 AllTrained = Mapping[str, Trained]
 MakeRun = Callable[[AllTrained], Run]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,14 @@ class Training:
     runs: Mapping[str, MakeRun]
     report: Callable[[AllTrained], Findings]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def by_seed(
+    seeds: int, kinds: Mapping[str, Kind], make: Callable[[str, int, Kind, AllTrained], Run]
+) -> dict[str, MakeRun]:
+    """Seed by seed a run of every kind, named "<kind>-<index>": `make(name, index, kind, trained)`, in its turn."""
+    rows = [(f"{name}-{index}", index, kind) for index in range(seeds) for name, kind in kinds.items()]
+    return {row[0]: partial(make, *row) for row in rows}
 
 
 @dataclass(frozen=True)

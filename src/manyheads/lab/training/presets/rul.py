@@ -44,8 +44,26 @@ from manyheads.errors import TextError
 from manyheads.inputs import record_call
 from manyheads.lab.training.charts import Chart, Line, Panel, Points, PointsPanel
 from manyheads.lab.training.checkpoints import head_column
-from manyheads.lab.training.presets.preset import WATCHED, Findings, MakeRun, Preset, Scaled, Setup, Training
-from manyheads.lab.training.runs import Batch, Run, Settings, generator_of, num_parameters, paired, spreads_of
+from manyheads.lab.training.presets.preset import (
+    WATCHED,
+    AllTrained,
+    Findings,
+    Preset,
+    Scaled,
+    Setup,
+    Training,
+    by_seed,
+)
+from manyheads.lab.training.runs import (
+    Batch,
+    Run,
+    Settings,
+    generator_of,
+    num_parameters,
+    paired,
+    plus_minus,
+    spreads_of,
+)
 from manyheads.models import device_of
 from manyheads.nn import FeedForward, MultiHeadAttention
 
@@ -216,7 +234,11 @@ STALL, EXHAUST = (0.55, 1.45), (1.30, 0.70)  # what losses of efficiency and of 
 
 
 def simulate(seed: int, trained: int = 100, tested: int = 100) -> Fleet:
-    """Engines run to failure, and engines stopped at a random cycle before it. SIMULATED. Cost: 0.5 s."""
+    """SIMULATED engines, as this module's page describes them.
+
+    `trained` engines run to failure, and `tested` ones are stopped 7 to 145 cycles before it; both follow from `seed`.
+    Cost: 0.5 s for 200.
+    """
     random = np.random.default_rng([seed, 2008])
     train = [Engine(unit, _sensed(_life(random), random), 0) for unit in range(1, trained + 1)]
     test: list[Engine] = []
@@ -314,7 +336,11 @@ def split(engines: Sequence[Engine]) -> tuple[list[Engine], list[Engine]]:
 
 
 def windows_of(engines: Sequence[Engine], scaling: Scaling, per_engine: int | None = None) -> Windows:
-    """Every window of every engine; or `per_engine` of each, evenly spaced to the last one; 1 is the last alone."""
+    """Windows of LENGTH cycles, scaled, engine after engine, each with the cycles that were left after it.
+
+    `per_engine`: so many of each engine, evenly spaced to the last one (1: the last alone); None: every window. An
+    engine with fewer cycles has its first cycle repeated in front.
+    """
     cycles, left, padded = list[ndarray](), list[ndarray](), 0
     for engine in engines:
         scaled = scaling.scaled(engine)
@@ -376,7 +402,8 @@ def cycles_read(net: RulNet, windows: Float[Tensor, "b n channel"]) -> Float[Ten
 
 
 def predicted(net: nn.Module, windows: Float[Tensor, "b n channel"], cap: int) -> Float[ndarray, "b"]:
-    """Cycles left, 0 to the cap."""
+    """The cycles that a net (`RulNet`, in eval mode) says are left after each window: its share times `cap`, from 0 to
+    `cap`. Cost: one forward pass, 256 windows at a time."""
     with torch.no_grad():
         # 256 windows at a time: the LSTM keeps every cycle's state.
         parts = [net(part.to(device_of(net))).float().cpu() for part in windows.split(256)]
@@ -408,7 +435,11 @@ def fit_ridge(
     validating: Float[ndarray, "v n channel"],
     validating_left: Float[ndarray, "v"],
 ) -> Ridge:
-    """Least squares with a penalty on weights, which is chosen by the error on `validating`."""
+    """A line in windows' means, slopes and last cycles: least squares with a penalty on weights.
+
+    The penalty is the one of 0.1 to 10^6 with the smallest squared error on `validating`. Source: Hoerl and Kennard
+    1970.
+    """
     x, y = features(windows), left.astype(np.float64)
     # 1e-12: a feature that never changes has no spread, and must not divide by 0.
     mean, spread, middle = x.mean(0), x.std(0) + 1e-12, float(y.mean())
@@ -496,27 +527,15 @@ def build(setup: Setup) -> Training:
     """Two runs a seed, pair by pair; their report compares them with each other and with a line."""
     scale = setup.scale(WHOLE, TRIAL)
     data = read_data(setup, scale)
-    runs: dict[str, MakeRun] = {}
-    for seed in range(scale.seeds):
-        for kind in (WITH, WITHOUT):
-            name = run_name(kind, seed)
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, seed=setup.seed + seed, kind=kind: make_run(
-                name, scale, data, seed, kind == WITH
-            )
 
-    return Training(
-        runs,
-        lambda trained: findings(data, {name: run.model for name, run in trained.items()}, scale.seeds),
-        data.facts,
-    )
+    def make(name: str, index: int, attention: bool, _: AllTrained) -> Run:
+        return make_run(name, scale, data, setup.seed + index, attention)
+
+    runs = by_seed(scale.seeds, {WITH: True, WITHOUT: False}, make)
+    return Training(runs, lambda trained: findings(data, trained, scale.seeds), data.facts)
 
 
 PRESET = Preset("rul", build, "a C-MAPSS folder, or the train file of one of its sets")
-
-
-def run_name(kind: str, seed: int) -> str:
-    return f"{kind}-{seed}"
 
 
 def read_data(setup: Setup, scale: RunScale) -> Data:
@@ -573,18 +592,17 @@ def reading(net: nn.Module, test: Windows) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
+def findings(data: Data, trained: AllTrained, seeds: int) -> Findings:
     """Errors on the test engines' last windows, with attention and without, and where heads look."""
     left, windows, train, validating = data.test.left.numpy(), data.test.cycles, data.train, data.validating
-    guesses = {
-        kind: [predicted(nets[run_name(kind, seed)], windows, CAP) for seed in range(seeds)] for kind in (WITH, WITHOUT)
-    }
+    nets = {kind: [trained[f"{kind}-{seed}"].model for seed in range(seeds)] for kind in (WITH, WITHOUT)}
+    guesses = {kind: [predicted(net, windows, CAP) for net in of_kind] for kind, of_kind in nets.items()}
     nth = slice(None, None, max(1, len(train.left) // RIDGE_WINDOWS))
     seen = [train.cycles[nth], train.capped[nth], validating.cycles, validating.capped]
     ridge = fit_ridge(*(part.numpy() for part in seen))
     line, always = ridge(windows.numpy()).clip(0, CAP), np.full(len(left), float(train.capped.mean()))
     errors = {kind: spreads_of([scores(guess, left, CAP) for guess in by_seed]) for kind, by_seed in guesses.items()}
-    first = nets[run_name(WITH, 0)]
+    first = nets[WITH][0]
     assert isinstance(first, RulNet) and first.block.attention is not None
     numbers = {
         "data": data.fleet.name,
@@ -602,7 +620,7 @@ def findings(data: Data, nets: Mapping[str, nn.Module], seeds: int) -> Findings:
         },
         "worn_engines": {"at_most_cycles_left": WORN, "count": int((left <= WORN).sum())},
         "sound_engines": {"at_least_cycles_left": CAP, "count": int((left >= CAP).sum())},
-        "heads": [reading(nets[run_name(WITH, seed)], data.test) for seed in range(seeds)],
+        "heads": [reading(net, data.test) for net in nets[WITH]],
         "first_seeds_predictions": {
             "left": left.tolist(),
             **{kind: [round(float(value), 2) for value in by_seed[0]] for kind, by_seed in guesses.items()},
@@ -620,8 +638,7 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
     for kind, name in ((WITH, "With attention"), (WITHOUT, "Without it")):
         rmse, score = numbers["nets"][kind]["rmse"], numbers["nets"][kind]["score"]
         lines.append(
-            f"{name}: RMSE {rmse['mean']:.2f} ± {rmse['sd']:.2f}, score {score['mean']:,.0f} ± {score['sd']:,.0f} "
-            f"({len(rmse['each'])} seeds)."
+            f"{name}: RMSE {plus_minus(rmse, '.2f')}, score {plus_minus(score, ',.0f')} ({len(rmse['each'])} seeds)."
         )
     for key, name in (("ridge", "A line (ridge)"), ("always_the_mean", "Always the mean")):
         lines.append(f"{name}: RMSE {numbers[key]['rmse']:.2f}, score {numbers[key]['score']:,.0f}.")

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -33,7 +33,7 @@ from manyheads.heads import Head
 from manyheads.lab.design import HeadDesign
 from manyheads.lab.design.model import build as build_designed
 from manyheads.lab.design.patterns import first, induction, previous
-from manyheads.lab.training.charts import Chart, Points, PointsPanel
+from manyheads.lab.training.charts import DOTS, Chart, Points, PointsPanel
 from manyheads.lab.training.checkpoints import History, head_column
 from manyheads.lab.training.decoder import Block, Decoder, DecoderConfig, next_token_loss
 from manyheads.lab.training.presets.induction import CONFIG, RepeatedTokens, fresh_texts, losses
@@ -41,14 +41,15 @@ from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
     Findings,
-    MakeRun,
     Preset,
     Scaled,
     Setup,
     Training,
+    by_seed,
     call_columns,
 )
-from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, paired, spreads_of
+from manyheads.lab.training.runs import HELD_OUT_STEP, Run, Settings, change_lines, paired, plus_minus, spreads_of
+from manyheads.models.loading import Tokenizer as Reader  # the library tokenizers has one of that name
 from manyheads.plan import Ablate, Plan
 from manyheads.recording.exact_map import Band
 from manyheads.statistics import Facts, PerText, Statistic
@@ -85,6 +86,7 @@ PATTERNS = {
 
 PULLED, OTHER = Head("", 0, 0), Head("", 0, 1)
 HEADS = {"pulled": PULLED, "other": OTHER}
+_spread = partial(plus_minus, form=".2f")
 LEARNED = 1.0  # nats a repeated token, below which the task counts as learned
 BACK = (0, -1, -2, -3, -4)
 STATISTICS = tuple(dict.fromkeys([*(pattern.statistic for pattern in PATTERNS.values()), *map(offset_name, BACK)]))
@@ -133,18 +135,15 @@ TRIAL = RunScale(
 def build(setup: Setup) -> Training:
     """A run a way and seed."""
     scale = setup.scale(WHOLE, TRIAL)
-    runs: dict[str, MakeRun] = {}
-    for index in range(scale.seeds):
-        for way in WAYS:
-            name = run_name(way, index)
-            # Bound as defaults: the runs are made later, when the loop variables have their last values.
-            runs[name] = lambda _, name=name, way=way, seed=setup.seed + index: way_run(name, way, scale, seed)
+
+    def make(name: str, index: int, way: Way, _: AllTrained) -> Run:
+        return way_run(name, way, scale, setup.seed + index)
 
     def report(trained: AllTrained) -> Findings:
         texts = [texts_of(scale, setup.seed + index) for index in range(scale.seeds)]
         return findings(trained, texts, scale.settings.steps)
 
-    return Training(runs, report)
+    return Training(by_seed(scale.seeds, {way.name: way for way in WAYS}, make), report)
 
 
 PRESET = Preset(NAME, build)
@@ -199,10 +198,6 @@ def pattern_loss(weights: Float[Tensor, "b q k"], keys: Int[Tensor, "q"]) -> Flo
     return -aimed.clamp_min(torch.finfo(aimed.dtype).tiny).log().mean()
 
 
-def run_name(way: Way, seed: int) -> str:
-    return f"{way.name}-{seed}"
-
-
 def after_copy(by: int) -> Statistic:
     """The weight on the key `by` places after a row's token came before, in texts of PERIOD tokens, twice."""
 
@@ -220,7 +215,7 @@ def designed_net(vocab_size: int, length: int) -> nn.Module:
     from transformers import PreTrainedTokenizerFast
 
     words = models.WordLevel({str(number): number for number in range(vocab_size)}, unk_token="0")
-    reader: Any = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+    reader = cast("Reader", PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words)))
     first_layer = [pattern.design for pattern in PATTERNS.values()]
     return build_designed([first_layer, [induction()]], causal=True, tokenizer=reader, max_positions=length).model
 
@@ -232,7 +227,7 @@ def findings(trained: AllTrained, texts: Sequence[RepeatedTokens], steps: int) -
     """Masses, losses and who looks where, of every way over seeds, and of the designed net on the same texts."""
     ways: dict[str, Any] = {}
     for way in WAYS:
-        runs = [trained[run_name(way, index)] for index in range(len(texts))]
+        runs = [trained[f"{way.name}-{index}"] for index in range(len(texts))]
         measured = [
             seen_of(run.model, data) | {"loss_half_way": half_way(run.history)[1]}
             for run, data in zip(runs, texts, strict=True)
@@ -249,7 +244,7 @@ def findings(trained: AllTrained, texts: Sequence[RepeatedTokens], steps: int) -
         "pulled": str(PULLED),
         "seeds": len(texts),
         "steps": steps,
-        "half_way": half_way(trained[run_name(FREE, 0)].history)[0],
+        "half_way": half_way(trained[f"{FREE.name}-0"].history)[0],
         "guess": math.log(texts[0].vocab_size),
         "ways": ways,
         "designed": spreads_of([seen_of(designed, data) for data in texts])
@@ -331,10 +326,6 @@ def _layer_1(result: Mapping[str, Any]) -> str:
     return f"layer 1 looks {by} after an earlier copy ({result[f'after_copy_{by}']['mean']:.2f})"
 
 
-def _spread(spread: Mapping[str, Any]) -> str:
-    return f"{spread['mean']:.2f} ± {spread['sd']:.2f}"
-
-
 def _words_of(way: Way) -> str:
     return way.label.replace("\n", " ")
 
@@ -356,5 +347,5 @@ def chart(numbers: Mapping[str, Any]) -> Chart:
             PointsPanel("layer 1: weight one place after an earlier copy", groups("after_copy_1"), 0.0, 1.0),
             PointsPanel("layer 1: weight two places after an earlier copy", groups("after_copy_2"), 0.0, 1.0),
         ),
-        notes=("Dots are seeds, strokes their means, bars one standard deviation either way.",),
+        notes=(DOTS,),
     )

@@ -14,21 +14,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from manyheads.base import Progress
 from manyheads.corpora import WHOLE, Corpus, Failure, Failures, as_corpus, is_about_texts
 from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.inputs import Long, Reading, require_reader
+from manyheads.inputs import Long, require_reader
 from manyheads.machine import ALONE, Ranks, is_split, joined_processes
-from manyheads.measurement import store
-from manyheads.measurement.basis import Basis
-from manyheads.measurement.chunks import (
+from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.basis import Basis
+from manyheads.measurement.corpus_run.chunks import (
     Chunk,
     Chunked,
-    Head,
+    CorpusStart,
     StartFacts,
     Wanted,
     chunks_of,
@@ -202,7 +202,7 @@ class CorpusRun:
         return words["inputs"], StartFacts.read(tensors, words["learned"])
 
     def _learned(
-        self, known: tuple[dict[str, str], StartFacts] | None, head: Head | None, before: CorpusRun | None
+        self, known: tuple[dict[str, str], StartFacts] | None, head: CorpusStart | None, before: CorpusRun | None
     ) -> StartFacts:
         """What the head of the corpus shows, from an earlier run where there is one; the same for all processes."""
         what = self.what
@@ -348,7 +348,7 @@ class Worker:
     def _run(self, chunked: Chunked, pieces: list[int]) -> BatchSums:
         run, learned = self.run, self.run.learned
         lm = run.what.lm
-        reading = Reading(lm, chunked.pieces, (), chunked.notes, learned.rarity, learned.rarity_because)
+        reading = replace(chunked.reading, rarity=learned.rarity, rarity_because=learned.rarity_because)
         batch = reading.batch(pieces)
         (adds,) = sums_of(by_model(lm), [batch], run.statistics, sinks=learned.sinks, kinds=run.what.kinds)
         return adds

@@ -17,7 +17,7 @@ from manyheads.base import plural
 from manyheads.corpora import Failures
 from manyheads.errors import StatisticError
 from manyheads.inputs import Long, story
-from manyheads.measurement.chunks import PADDING, StartFacts, differences
+from manyheads.measurement.corpus_run.chunks import PADDING, StartFacts, differences
 from manyheads.models import LoadedModel
 from manyheads.spec import MOST
 from manyheads.statistics import HeadTable, Statistic, described

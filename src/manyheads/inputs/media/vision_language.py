@@ -23,18 +23,15 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import UInt8
-from numpy import ndarray
 from torch import Tensor
 
 from manyheads.errors import ModelError, RecordingError, TextError
 from manyheads.inputs.batch import Batch, Side, named_texts
-from manyheads.inputs.generation import ends_of, nobody_ends, padding_of, require_writer, until_end
-from manyheads.inputs.media import ImageLike, listed, picture_of, processed, shown_pixels
+from manyheads.inputs.generation import finished_texts, require_writer
+from manyheads.inputs.media.pictures_and_sounds import ImageLike, listed, picture_of, processed
 from manyheads.inputs.pieces import documents_of, rarity_of
 from manyheads.models import PICTURES, TEXT, LoadedModel, sense_of, takes
 from manyheads.models.weights import image_token_of
@@ -85,18 +82,15 @@ def pictures_in_text(
     return batch, {"prompt": how, "vision tower": TOWER}
 
 
-def written(lm: LoadedModel, batch: Batch, count: int, options: Mapping[str, Any]) -> Batch:
+def written(lm: LoadedModel, batch: Batch, count: int, options: Mapping[str, object]) -> Batch:
     """The same with `count` tokens that the model writes behind it as the answer, fewer if it ends before.
 
     They are read again in one pass, whose rows are those of the generation. Errors: RecordingError, ModelError.
     """
     require_writer(lm, count, options)
     begin = batch.inputs["input_ids"].shape[1]
-    # One token more is written than kept, as `nobody_ends` has it: the last one is never read.
-    with nobody_ends(lm.model, count, options, padding_of(lm)) as more, torch.no_grad():
-        ids = cast(Any, lm.model).generate(**batch.inputs, **more).cpu()[:, :-1]
-    end = int(until_end(ids, begin, ends_of(lm.model.generation_config, lm.tokenizer))[0])
-    inputs = extended(lm, batch.inputs, ids[0, begin:end].tolist())
+    ids, stops = finished_texts(lm, batch.inputs, begin, count, options)
+    inputs = extended(lm, batch.inputs, ids[0, begin : int(stops[0])].tolist())
     return replace(batch, inputs=inputs, main=_tokens(lm, inputs["input_ids"], batch.tokens.images[0], begin))
 
 
@@ -115,15 +109,6 @@ def extended(lm: LoadedModel, inputs: Mapping[str, Tensor], ids: Sequence[int]) 
     of_tokens = {name: value for name, value in inputs.items() if value.shape == first.shape}
     more = {name: value.new_zeros(1, len(ids)) + fill.get(name, 0) for name, value in of_tokens.items()}
     return {**inputs, **{name: torch.cat([value, more[name]], 1) for name, value in of_tokens.items()}}
-
-
-def shown_in_text(lm: LoadedModel, picture: Any, size: tuple[int, int]) -> UInt8[ndarray, "h w rgb"]:
-    """A picture as the model reads it, for people's eyes; where it reads single patches (Qwen), resized as a whole."""
-    processor = _image_processor(lm)
-    values = processor(images=[picture_of(picture)], return_tensors="pt")["pixel_values"]
-    if values.ndim > 3:
-        return shown_pixels(processor, values.flatten(0, -4)[0])
-    return np.asarray(picture_of(picture).resize(size[::-1]), dtype=np.uint8)
 
 
 def _processor(lm: LoadedModel) -> Any:
@@ -200,17 +185,13 @@ def _tokens(lm: LoadedModel, ids: Tensor, images: tuple[ImageSpan, ...], begin: 
     return padded._replace(tokens=tokens)
 
 
-def _image_processor(lm: LoadedModel) -> Any:
-    """The part of a model's processor that reads pictures."""
-    return getattr(lm.processor, "image_processor")  # noqa: B009  no member of every processor
-
-
 def _images(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int) -> tuple[ImageSpan, ...]:
     """Where each picture lies among the tokens. Errors: ModelError where its tokens are not its patches, one run."""
     places = (inputs["input_ids"][0].cpu() == image_token_of(lm.model.config)).nonzero()[:, 0].tolist()
     grids: list[tuple[int, int, tuple[int, int]]]  # rows, columns and size in pixels of each picture
     if "image_grid_thw" in inputs:
-        patch, merged = (int(getattr(_image_processor(lm), name)) for name in ("patch_size", "merge_size"))
+        of_pictures = getattr(lm.processor, "image_processor", None)
+        patch, merged = (int(getattr(of_pictures, name)) for name in ("patch_size", "merge_size"))
         crops = inputs["image_grid_thw"].tolist()
         if len(crops) != count or any(frames != 1 for frames, _, _ in crops):
             raise _refusal(lm, f"{count} pictures are cut into {len(crops)} crops, or read as films")

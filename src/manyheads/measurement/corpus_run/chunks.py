@@ -21,17 +21,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import Float32
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.corpora import WHOLE, Corpus, Failure, Shard, is_about_texts, reason_of
@@ -41,13 +40,8 @@ from manyheads.inputs import (
     Long,
     Piece,
     Reading,
-    encoded,
     fault_in,
-    groups_of,
-    is_long,
-    most_padding,
-    pieces_of,
-    rarity_of,
+    tokenised,
 )
 from manyheads.measurement.loop import find_sinks
 from manyheads.measurement.sinks import probed
@@ -100,7 +94,7 @@ def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[C
 
 @dataclass(frozen=True, eq=False)
 class Chunked:
-    """A chunk, tokenised: pieces that can be measured, how they make batches, and texts that cannot be read.
+    """A chunk, tokenised: a reading of what can be measured, its batches, and texts that cannot be read.
 
     There is always a batch, an empty one where no text can be read. `cut`: texts longer than the model's positions,
     which are read in `windows` pieces (one each where they are truncated); `cut_gold` of them had gold, now left out.
@@ -108,12 +102,11 @@ class Chunked:
     """
 
     chunk: Chunk
-    pieces: tuple[Piece, ...]
+    reading: Reading
     failures: tuple[Failure, ...]
     cut: int
     windows: int
     cut_gold: int
-    most_padding: float
     error: Exception | None = None
 
     @property
@@ -125,27 +118,18 @@ class Chunked:
     def batches(self) -> list[list[int]]:
         # Never none: failures and counts of a chunk travel with
         # its first batch, and a chunk without one would lose them.
-        return groups_of(self.pieces, BATCH_TOKENS, self.most_padding) or [[]]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(piece.ids) for piece in self.pieces)
-
-    @property
-    def notes(self) -> dict[str, str]:
-        """Those of a reading of the pieces."""
-        return {"windows": "some texts are cut" if self.cut else ""}
+        return self.reading.groups(BATCH_TOKENS) or [[]]
 
     def failure(self, index: int, error: Exception | str) -> Failure:
         """Why the piece of this number cannot be measured; of a window, which one it is."""
-        piece = self.pieces[index]
+        piece = self.reading.pieces[index]
         return _failure(self.chunk, piece.source, error, f" (from its character {piece.begin:,})" * (piece.begin > 0))
 
 
 def read_chunk(lm: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
     """Tokenise a chunk. A text that cannot be read is a failure, and no error."""
     failures: list[Failure] = []
-    readable: list[int] = []
+    readable: dict[int, Document] = {}
     for index, document in enumerate(chunk.documents):
         fault = "" if document.problem else fault_in(document.text)
         if document.target is not None and not fault:
@@ -153,32 +137,27 @@ def read_chunk(lm: LoadedModel, chunk: Chunk, long: Long) -> Chunked:
         if problem := document.problem or (fault and f"the text {fault.rstrip('.')}"):
             failures.append(_failure(chunk, index, problem))
         else:
-            readable.append(index)
+            readable[index] = document
     pieces: list[Piece] = []
-    limit, cut, windows, cut_gold = lm.max_positions, 0, 0, 0
+    cut, cut_gold = 0, 0
     first: Exception | None = None
-    for index, encoding in zip(readable, _encoded(lm, chunk, readable), strict=True):
-        document = chunk.documents[index]
-        try:
-            if isinstance(encoding, Exception):
-                raise encoding
-            text_pieces = pieces_of(lm, document.text, encoding, index, long, limit, "the text")
-        except Exception as error:
-            if not is_about_texts(error):
-                raise
+    for index, of_text in zip(readable, tokenised(lm, readable, long), strict=True):
+        if isinstance(of_text, Exception):
+            if not is_about_texts(of_text):
+                raise of_text
             # A TextError is about the text. The tokenizer's own error may mean that the tokenizer is broken: where
             # nothing at all can be measured, the run raises that first one instead of blaming every text.
-            first = first or (None if isinstance(error, TextError) else error)
-            failures.append(_failure(chunk, index, error))
+            first = first or (None if isinstance(of_text, TextError) else of_text)
+            failures.append(_failure(chunk, index, of_text))
             continue
-        if is_long(encoding, limit):
+        if of_text[0].is_cut:
             # What people have said of a text holds for the whole of it: a window would need its share, so it has none.
-            cut, windows, cut_gold = cut + 1, windows + len(text_pieces), cut_gold + (document.gold is not None)
-        elif document.gold is not None:
-            text_pieces = [replace(text_pieces[0], gold=document.gold)]
-        pieces += text_pieces
-    padding, error = most_padding(lm), None if pieces else first
-    return Chunked(chunk, tuple(pieces), tuple(failures), cut, windows, cut_gold, padding, error)
+            cut, cut_gold = cut + 1, cut_gold + (chunk.documents[index].gold is not None)
+        pieces += of_text
+    notes = {"windows": "some texts are cut" if cut else ""}
+    reading = Reading(lm, tuple(pieces), notes=notes, most_padding=lm.most_padding)
+    windows = sum(piece.is_cut for piece in pieces)
+    return Chunked(chunk, reading, tuple(failures), cut, windows, cut_gold, None if pieces else first)
 
 
 def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") -> Failure:
@@ -186,26 +165,6 @@ def _failure(chunk: Chunk, index: int, error: Exception | str, where: str = "") 
     return Failure(
         chunk.begin + chunk.step * index, f"{name}{where}", error if isinstance(error, str) else reason_of(error)
     )
-
-
-def _encoded(lm: LoadedModel, chunk: Chunk, readable: Sequence[int]) -> list[Mapping[str, Any] | Exception]:
-    """Every text tokenised, or the tokenizer's error in its place."""
-    # All at once is several times as fast. But one bad text fails the whole call: only then one by one, to name it.
-    texts = [chunk.documents[index].text for index in readable]
-    try:
-        return list(encoded(lm.tokenizer, texts))
-    except Exception as error:
-        if not is_about_texts(error):
-            raise
-    encodings: list[Mapping[str, Any] | Exception] = []
-    for text in texts:
-        try:
-            encodings += encoded(lm.tokenizer, [text])
-        except Exception as error:
-            if not is_about_texts(error):
-                raise
-            encodings.append(error)
-    return encodings
 
 
 # ---------------------------------------------------------------------------------------------------------- the head
@@ -219,7 +178,7 @@ Wanted = str | Sequence[str | Statistic] | Callable[[Survey], str | Sequence[str
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class CorpusStart:
     """The first chunks of a corpus, tokenised where that was needed, and all that follow."""
 
     chunks: tuple[Chunk, ...]
@@ -233,14 +192,14 @@ class Head:
 
     @property
     def pieces(self) -> list[Piece]:
-        return [piece for chunked in self.read.values() for piece in chunked.pieces]
+        return [piece for chunked in self.read.values() for piece in chunked.reading.pieces]
 
     def stream(self) -> Iterator[Chunk]:
         """The whole corpus from its beginning; once."""
         return chain(self.chunks, self.rest)
 
 
-def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> Head:
+def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_documents: int | None = None) -> CorpusStart:
     """Chunks until they hold enough to learn from; `num_documents`: as many as an earlier run had, not tokenised."""
     first_chunks: list[Chunk] = []
     read: dict[int, Chunked] = {}
@@ -250,7 +209,7 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
         num_texts += len(chunk.documents)
         if num_documents is None:
             read[chunk.number] = read_chunk(lm, chunk, long)
-            num_tokens += read[chunk.number].num_tokens
+            num_tokens += read[chunk.number].reading.num_tokens
         # A resumed run takes the head's length from what was stored and counts no tokens: statistics are made from the
         # survey, so it must hold the very documents of the first start.
         enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
@@ -258,7 +217,7 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
             break
     following = next(stream, None)  # one chunk more, to know whether the head is the whole corpus
     unread = iter(()) if following is None else chain([following], stream)
-    return Head(tuple(first_chunks), read, unread, following is None)
+    return CorpusStart(tuple(first_chunks), read, unread, following is None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,25 +251,27 @@ class StartFacts:
         return StartFacts(rarity, str(words["rarity_because"]), sinks, int(words["num_documents"]), because, texts)
 
 
-def learn(lm: LoadedModel, head: Head, sinks: Sinks | None, statistics: Sequence[Statistic]) -> StartFacts:
+def learn(lm: LoadedModel, head: CorpusStart, sinks: Sinks | None, statistics: Sequence[Statistic]) -> StartFacts:
     """Count tokens, and look for sinks where they are not given and some statistic asks for them.
 
     Cost: one forward pass over 24 texts spread over the head. Errors: as the model's, where it can read none of them.
     """
     pieces = head.pieces
-    ids = torch.tensor(list(chain.from_iterable(piece.ids for piece in pieces)), dtype=torch.long)
-    counts = torch.bincount(ids, minlength=lm.spec.vocab_size or 1)
-    rarity, because = rarity_of(counts, "the corpus'" if head.whole else "the first")
+    reading = Reading(lm, tuple(pieces)).counted("the corpus'" if head.whole else "the first")
+    rarity = reading.rarity
+    assert rarity is not None
     if sinks is None:
         need_sinks = any("sinks" in statistic.asks for statistic in statistics)
         sinks = _sinks(lm, pieces) if need_sinks and pieces else Sinks()
     count = len(head.survey.documents)
     scope = f"all {count:,}" if head.whole else f"the first {count:,}"
-    source = f"{scope} texts ({len(ids):,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
+    source = (
+        f"{scope} texts ({reading.num_tokens:,} tokens): how rare tokens are, sinks, what the statistics themselves ask"
+    )
     digest = hashlib.blake2b(digest_size=8)
     for document in head.survey.documents:
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
-    return StartFacts(rarity.float(), because, sinks, count, source, digest.hexdigest())
+    return StartFacts(rarity.float(), reading.rarity_because, sinks, count, source, digest.hexdigest())
 
 
 def _sinks(lm: LoadedModel, pieces: Sequence[Piece]) -> Sinks:
@@ -381,7 +342,7 @@ def inputs_of(
         "sinks": "as found" if sinks is None else f"given: {(sinks.first, sinks.ids)}",
         # A batch is known by two numbers alone, so constants that cut other batches would count texts twice or never.
         "batches": f"{BATCH_TOKENS} tokens, {CHUNK_TEXTS} texts or {CHUNK_CHARACTERS} characters a chunk",
-        PADDING: f"{most_padding(lm):g} tokens a text",
+        PADDING: f"{lm.most_padding:g} tokens a text",
         "survey": f"{SURVEY_TOKENS} tokens or {SURVEY_TEXTS} texts",
     }
 
@@ -413,22 +374,22 @@ def _short(value: str | None) -> str:
     return "none" if value is None else value if len(value) <= SHOWN else f"{value[:SHOWN]}..."
 
 
-def config_digest(model: Any) -> str:
+def config_digest(model: nn.Module) -> str:
     """Digest of what a model's config says of the model."""
-    config: Any = getattr(model, "config", None)
-    shape = config.to_dict() if hasattr(config, "to_dict") else {}
+    shape = getattr(getattr(model, "config", None), "to_dict", dict)()
     return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
 
 
-def tokenizer_digest(tokenizer: Any) -> str:
+def tokenizer_digest(tokenizer: object) -> str:
     """Digest of all that a fast tokenizer does; of a slow one of its class and its words."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-    if hasattr(backend, "to_str"):
+    to_str = getattr(getattr(tokenizer, "backend_tokenizer", None), "to_str", None)
+    if to_str is not None:
         # Truncation and padding are settings that calls leave behind in the tokenizer: with them in the digest, a run
         # could refuse to go on merely because somebody tokenised a text in between.
-        rules = json.loads(backend.to_str())
+        rules = json.loads(to_str())
         return _digest(json.dumps({k: v for k, v in rules.items() if k not in ("truncation", "padding")}))
-    words = sorted(tokenizer.get_vocab().items()) if hasattr(tokenizer, "get_vocab") else []
+    vocabulary = getattr(tokenizer, "get_vocab", dict)()
+    words = sorted(vocabulary.items())
     return _digest(f"{type(tokenizer).__name__} {words!r}")
 
 

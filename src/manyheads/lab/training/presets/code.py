@@ -8,7 +8,7 @@ numbers of the report are of that checkpoint, read back: what is bundled is what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,20 +21,8 @@ from torch import Tensor, nn
 from manyheads.base import replacing
 from manyheads.lab.training.charts import Chart, Line, Panel
 from manyheads.lab.training.checkpoints import History
-from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss
-from manyheads.lab.training.export import save_llama
+from manyheads.lab.training.decoder import Decoder, DecoderConfig, batch_loss, save_llama
 from manyheads.lab.training.loop import Trained, choose_precision
-from manyheads.lab.training.presets.code.data import (
-    BEGIN_ID,
-    Source,
-    Stage,
-    Windows,
-    as_transformers,
-    data_digest,
-    sources_for,
-    stream_of,
-    train_tokenizer,
-)
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
@@ -48,10 +36,21 @@ from manyheads.lab.training.presets.preset import (
     probe_columns,
     text_columns,
 )
+from manyheads.lab.training.presets.python_source import (
+    BEGIN_ID,
+    Source,
+    Stage,
+    Windows,
+    as_transformers,
+    data_digest,
+    sources_for,
+    stream_of,
+    train_tokenizer,
+)
 from manyheads.lab.training.runs import Run, Settings
 from manyheads.machine import ALONE
 from manyheads.measurement import measure
-from manyheads.models import LoadedModel, device_of, load
+from manyheads.models import device_of, load
 from manyheads.recording.exact_map import Match
 from manyheads.roles.probes import probe_repeats
 from manyheads.statistics import Facts, PerText, Statistic
@@ -235,30 +234,23 @@ def findings(setup: Setup, scale: RunScale, data: CodeData, trained: Trained) ->
     return Findings(numbers, lines_of(numbers), drawn)
 
 
-def held_out_heads(lm: LoadedModel, texts: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Every head's statistics on the beginnings of held-out modules, by head."""
-    beginnings = [text[:READ_CHARACTERS] for text in texts]
-    return by_head(measure(lm, beginnings, [*STATISTICS, *first_repeats()], ranks=ALONE))
+def shown(folder: Path, texts: Sequence[str], samples: int) -> dict[str, Any]:
+    """What the checkpoint in `folder` does, read back as anybody reads it.
 
-
-def probed(lm: LoadedModel, samples: int) -> dict[str, float]:
-    """Every head's induction score on random tokens that repeat."""
+    `heads`: every head's statistics on the beginnings of held-out modules. `probe`: its induction score on random
+    tokens that repeat. `continued`: how the model goes on with PROMPT, the likeliest token each time.
+    """
+    lm = load(folder)
+    table = measure(lm, [text[:READ_CHARACTERS] for text in texts], [*STATISTICS, *first_repeats()], ranks=ALONE)
     after = probe_repeats(lm, "arena", samples=samples, between=(0.0, 1.0)).after
-    return {str(score.head): score.score for score in after}
-
-
-def continued(lm: LoadedModel, prompt: str = PROMPT) -> str:
-    """A text and how the model goes on: the likeliest token each time."""
-    ids = lm.required_tokenizer(prompt, return_tensors="pt")
+    ids = lm.required_tokenizer(PROMPT, return_tensors="pt")
     with torch.no_grad():
         out = lm.model.generate(**ids, max_new_tokens=PROMPT_TOKENS, do_sample=False)  # type: ignore[operator]
-    return str(lm.required_tokenizer.decode(out[0], skip_special_tokens=True))
-
-
-def shown(folder: Path, texts: Sequence[str], samples: int) -> dict[str, Any]:
-    """Heads, probe and a continued text of the checkpoint in `folder`, read back as anybody reads it."""
-    lm = load(folder)
-    return {"heads": held_out_heads(lm, texts), "probe": probed(lm, samples), "continued": continued(lm)}
+    return {
+        "heads": by_head(table),
+        "probe": {str(score.head): score.score for score in after},
+        "continued": str(lm.required_tokenizer.decode(out[0], skip_special_tokens=True)),
+    }
 
 
 def best_of(heads: Mapping[str, Mapping[str, float]], name: str) -> str:
@@ -311,27 +303,15 @@ def first_repeats() -> tuple[Statistic, Statistic]:
     is one copy, and one place behind it. Source: after Olsson et al. 2022, prefix matching; the rows are our choice.
     """
     induction = next(match for match in MATCHES if match.name == "induction")
+
+    def over_first(name: str, meaning: str, request: Match, kind: str = "statistic") -> Statistic:
+        def finish(facts: Facts) -> PerText:
+            return facts.over_rows(facts[request], facts.reduced.matches(request) == 1)
+
+        return Statistic(name, *SCALE, meaning, lambda _: (request,), finish, kind, ASKS)
+
     meaning = "mean weight on the token after an earlier copy, over rows whose token came exactly once before"
     return (
-        Statistic(
-            NAME_OF_FIRSTREPEATS,
-            *SCALE,
-            meaning,
-            lambda _: (induction.request,),
-            _over_first(induction.request),
-            asks=ASKS,
-        ),
-        Statistic(
-            NULL,
-            *SCALE,
-            f"{NAME_OF_FIRSTREPEATS} if the text's words were shuffled",
-            lambda _: (induction.shuffled,),
-            _over_first(induction.shuffled),
-            "chance",
-            ASKS,
-        ),
+        over_first(NAME_OF_FIRSTREPEATS, meaning, induction.request),
+        over_first(NULL, f"{NAME_OF_FIRSTREPEATS} if the text's words were shuffled", induction.shuffled, "chance"),
     )
-
-
-def _over_first(request: Match) -> Callable[[Facts], PerText]:
-    return lambda facts: facts.over_rows(facts[request], facts.reduced.matches(request) == 1)

@@ -21,11 +21,11 @@ from manyheads.base import Progress
 from manyheads.corpora import Corpus, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.inputs import Long, require_reader
-from manyheads.machine import ALONE, splits_heads
-from manyheads.measurement import store
-from manyheads.measurement.basis import ANY, Basis, named_shards
-from manyheads.measurement.chunks import Wanted
-from manyheads.measurement.corpus_run import CorpusRun, RunRequest, corpus_sums
+from manyheads.machine import ALONE, Ranks, splits_heads
+from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.basis import ANY, Basis, named_shards
+from manyheads.measurement.corpus_run.chunks import Wanted
+from manyheads.measurement.corpus_run.run import CorpusRun, RunRequest, corpus_sums
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import LoadedModel
 from manyheads.recording.file import read_state
@@ -85,7 +85,7 @@ class HeadSums:
         *,
         resume: str | Path | None = None,
         progress: Progress | None = None,
-        ranks: Any = ALONE,
+        ranks: Ranks | None = ALONE,
     ) -> HeadSums:
         """Measure further texts, and add them: a list, an iterator, a corpus or a shard of one. Returns these sums.
 
@@ -159,7 +159,7 @@ class HeadSums:
         out += other
         return out
 
-    def __radd__(self, other: Any) -> HeadSums:
+    def __radd__(self, other: object) -> HeadSums:
         """`sum(parts)` begins with 0."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 

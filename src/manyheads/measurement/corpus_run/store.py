@@ -42,8 +42,8 @@ from manyheads.base import PartsFolder, few
 from manyheads.corpora import Failures
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.machine import Ranks
-from manyheads.measurement.basis import Basis
-from manyheads.measurement.chunks import StartFacts, require_same
+from manyheads.measurement.corpus_run.basis import Basis
+from manyheads.measurement.corpus_run.chunks import StartFacts, require_same
 from manyheads.recording.file import bytes_of, read_state, write_state
 from manyheads.statistics.sums import BatchSums, KindCounts, KindTally, RunningSums
 
