@@ -166,6 +166,13 @@ def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
         _ = table["L2H0", "entropy"]
 
 
+def test_statistics_that_are_no_names_are_refused(lm, texts):
+    for request in (5, None, b"entropy"):
+        message = rf"^statistics={request!r}: give 'default', 'all', a name, or a list of names\.$"
+        refuses(StatisticError, message, mh.measure, lm, texts, request)
+    refuses(StatisticError, "^statistics=5: give", measure_call, lm.model, torch.tensor([[2, 7, 3]]), statistics=5)
+
+
 def test_table_that_is_read_by_number_says_how_it_is_read(lm, texts, unchecked_types):
     table = mh.measure(lm, texts, statistics=["entropy", "self_mass"])
     for key in (0, ("L0H1",), ("L0H1", "entropy", "self_mass"), slice(2), 1.5, None):
