@@ -296,7 +296,8 @@ def test_a_recording_and_its_file_have_the_models_numbers(fresh, tmp_path):
         for chosen, numbers in (
             (slice(1, 3), [1]), (slice(3, None), [3, 4]), (slice(0, 4), [1, 3]), (slice(2, 3), []),
             (slice(5, None), []), (slice(-2, None), [3, 4]), (slice(None, -1), [1, 3]), (slice(-9, 4, 2), [1]),
-            (slice(None, None, 2), [1, 4]), (slice(None, None, -1), [4, 3, 1]), (slice(3, 1, -1), [3]), (slice(2, -9, -1), [1]),
+            (slice(None, None, 2), [1, 4]), (slice(None, None, -1), [4, 3, 1]), (slice(3, 1, -1), [3]),
+            (slice(2, -9, -1), [1]),
         ):  # fmt: skip
             assert [layer.site.layer for layer in rec.layers[chosen]] == numbers, chosen
         refuses(HeadError, r"layers\[slice\('L1', None, None\)\]: the ends of a slice are numbers of layers, as in "

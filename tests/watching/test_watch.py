@@ -7,6 +7,7 @@ Oracles: the scores and maps of the model's own eager function in float64, on th
 import copy
 import io
 import logging
+import pickle
 from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
@@ -639,6 +640,26 @@ def test_a_watched_model_can_be_copied_and_saved_and_its_copy_is_not_watched(fre
         assert not seen._layers
         with mh.watch(other):
             pass
+
+
+def test_a_closed_watch_is_pickled_without_its_model_and_an_open_one_is_refused(fresh):
+    model, callback = tiny_gpt2(seed=draw(fresh)), mh.HeadWatch(every=3)
+    with mh.watch(model, every=1) as seen:
+        model(**batch(fresh))
+        seen.step()
+        refuses(
+            ModelError, "^this watch is open, and its hooks .*: close it first, or pickle .*, .last", pickle.dumps, seen
+        )
+    data = pickle.dumps(seen)
+    assert len(data) < 20_000
+    for again in (pickle.loads(data), copy.deepcopy(seen)):
+        assert again.latest() == seen.latest() and again.because == seen.because and again.done == 1
+        refuses(ModelError, "this watch is closed", again.step)
+        again.close()
+    callback.open(model, 0)
+    again = pickle.loads(pickle.dumps(callback))
+    assert again.watch is None and again.every == 3 and callback.watch is not None
+    callback.close()
 
 
 def test_an_error_in_the_loop_leaves_the_model_as_it_was(fresh):

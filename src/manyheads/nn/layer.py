@@ -431,10 +431,10 @@ def _check_call(
     - `weight_heads`: the heads whose weights these are.
     - `is_causal`: no row sees a later key.
     """
-    if query is None:
-        raise ShapeError(f"query is None: give the tokens that look, a tensor {_batch(layer, layer.embed_dim)}.")
     if not torch.compiler.is_compiling():
         for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
+            if x is None and name == "query":
+                raise ShapeError(f"query is None: give the tokens that look, {_batch(layer, layer.embed_dim)}.")
             if x is not None and not isinstance(x, Tensor):
                 raise ShapeError(
                     f"{name} is a {type(x).__name__}: give a tensor, as torch.as_tensor({name}) makes one."
