@@ -1,19 +1,18 @@
 """Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message.
 
-And the commonest refusals: of what is none of the options, of what is no count, and to iterate what is no list. And
-results as plain data, for JSON (`plain`), and in one line, for a terminal (`brief`); and how a long run says how far it
-is (`Progress`).
+And the two commonest refusals: of what is none of the options, and of what is no count. And results as plain data, for
+JSON (`plain`), and in one line, for a terminal (`brief`); and how a long run says how far it is (`Progress`).
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
-from manyheads.errors import HeadError, ManyHeadsError
+from manyheads.errors import ManyHeadsError
 
 if TYPE_CHECKING:  # a type that names itself: beartype, which checks types under pytest, cannot follow it
     JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -122,16 +121,6 @@ def whole(name: str, value: object, least: int, error: type[ManyHeadsError], rem
     if type(value) is not int or value < least:
         raise error(f"{name}={value!r}: give {remedy or f'a whole number, {least} or more'}.")
     return value
-
-
-class NotIterated:
-    """Base of results that are no list. A subclass says in `instead` where its parts are."""
-
-    instead: ClassVar[str]
-
-    def __iter__(self) -> Iterator[object]:
-        """Refused, unless a subclass iterates: Python would name no other way. Errors: HeadError."""
-        raise HeadError(f"{type(self).__name__} is not iterated: {self.instead}.")
 
 
 ALIKE = 0.7  # of the letters of a misspelt name and of the one that is meant, at least

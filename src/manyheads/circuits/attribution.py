@@ -34,12 +34,12 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import exact_arithmetic
-from manyheads.base import Json, NotIterated, brief, html_table, plural
+from manyheads.base import Json, brief, html_table, plural
 from manyheads.circuits.pairs import AnswersLike
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
 from manyheads.edits import exact, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
-from manyheads.heads import Head
+from manyheads.heads import Head, NotIterated
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel, text_config_of

@@ -38,11 +38,11 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import exact_arithmetic, log_sum_exp
-from manyheads.base import Json, NotIterated, brief, one_of, plain
+from manyheads.base import Json, brief, one_of, plain
 from manyheads.circuits.residual import Branches, NormForm, norm_form
 from manyheads.edits import replaced_forward, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadsLike, NotIterated
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel, probe_inputs, run

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from manyheads.base import Json, NotIterated, first_line, plural
+from manyheads.base import Json, first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
+from manyheads.heads import NotIterated
 from manyheads.texts import Document, text_seed
 
 NAMED = 20  # of those that failed, the first so many are held by name

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from manyheads.base import Json, NotIterated, brief, replacing
+from manyheads.base import Json, brief, replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadSet, layer_name, parse_heads
+from manyheads.heads import Head, HeadSet, NotIterated, layer_name, parse_heads
 from manyheads.long_context.head_list_formats import write_heads
 from manyheads.long_context.split_layer import (
     JoinedBy,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from manyheads.base import Json, NotIterated, html_table, plain, replacing
+from manyheads.base import Json, html_table, plain, replacing
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.heads import Head
+from manyheads.heads import Head, NotIterated
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd

@@ -28,9 +28,9 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.base import Json, NotIterated, brief, html_table, plain, plural
+from manyheads.base import Json, brief, html_table, plain, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
-from manyheads.heads import Head
+from manyheads.heads import Head, NotIterated
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
 from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, frames_of, grid_of

@@ -23,8 +23,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from manyheads import units
-from manyheads.base import Json, NotIterated, brief, divisors, plural
+from manyheads.base import Json, brief, divisors, plural
 from manyheads.errors import ModelError, ShapeError
+from manyheads.heads import NotIterated
 from manyheads.sizing.architecture.architecture import (
     LAST,
     ONCE,

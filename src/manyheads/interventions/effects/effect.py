@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Json, NotIterated, Progress, brief, plural, whole
+from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import StatisticError
-from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.heads import Head, HeadSet, NotIterated, parse_heads
 from manyheads.inputs import Inputs, InputsLike, read
 from manyheads.models import LoadedModel
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
