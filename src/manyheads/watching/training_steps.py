@@ -139,7 +139,8 @@ class Watch:
     """What `watch` returns: call `step()` after each of the optimizer's steps, and `close()` at the end.
 
     `fresh`: whether the step that just ended was watched. `last`: its numbers by head (`WatchedStep`); of the last
-    watched step, if it was not; None before any. `because` says how numbers are read.
+    watched step, if it was not; None before any. `because` says how numbers are read. A closed watch is pickled with
+    its numbers, and without its model; an open one is not.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Watch:
 
     @property
     def because(self) -> str:
-        return self._tap.because
+        return self._because if self._closed else self._tap.because
 
     def wants(self, step: int) -> bool:
         """Whether step number `step` (from 1) is watched."""
@@ -257,12 +258,24 @@ class Watch:
 
     def close(self) -> None:
         """Stop watching. The model is as it was before."""
-        self._closed = True
+        if self._closed:
+            return
+        self._because, self._closed = self._tap.because, True
         self._tap.close()
         _WATCHED.discard(self.model)
         if self._history is not None:
             self._history.close()
             self._history = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Errors: ModelError for an open watch."""
+        if not self._closed:
+            raise ModelError(
+                "this watch is open, and its hooks on a model go into no pickle: close it first, or pickle its numbers "
+                "so far, .last."
+            )
+        kept = ("chosen", "every", "rows", "out", "done", "fresh", "last", "_because", "_closed")
+        return {name: value for name, value in vars(self).items() if name in kept}
 
     def __enter__(self) -> Watch:
         return self
@@ -452,6 +465,10 @@ class WatchCallback:
         self.layers, self.tau = layers, qk_clip
         self.watch: Watch | None = None
         self.clip: QKClip | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the options alone: a model that is copied while it is watched takes no watch with it either."""
+        return {**vars(self), "watch": None, "clip": None}
 
     def open(self, model: nn.Module, step: int, method: str = "") -> None:
         """A training begins, after `step` steps. What an earlier one left open is closed."""
