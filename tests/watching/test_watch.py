@@ -8,6 +8,7 @@ import copy
 import io
 import logging
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -429,6 +430,19 @@ def test_layers_of_unlike_sizes_are_logged_side_by_side(fresh):
         "max_logit.max", "entropy.mean", "entropy.min", "first_mass.mean", "first_mass.max", "sink_heads",
         "output_share.min", "dead_heads",
     }  # fmt: skip
+
+
+def test_share_of_heads_past_a_limit_is_no_number_where_a_head_has_none(fresh):
+    model = plain(draw(fresh)).train()
+    with mh.watch(model, statistics=["first_mass", "output_share"]) as seen:
+        model(**batch(fresh))
+        seen.step()
+    values = seen.last.values.copy()
+    values[3] = np.nan  # of layer 1, which has heads 2 to 4
+    summary = replace(seen.last, values=values).summary()
+    for name in ("sink_heads", "dead_heads", "first_mass.mean"):
+        assert np.isnan(summary[f"heads/{name}"]) and np.isnan(summary[f"heads/L1/{name}"])
+        assert summary[f"heads/L2/{name}"] == seen.latest()[f"heads/L2/{name}"]
 
 
 def test_layers_that_are_computed_again_in_the_backward_pass_count_once(fresh):

@@ -117,10 +117,13 @@ class WatchedStep(PerHeadResult):
                     continue
                 for kind in SUMMARY.get(name, ("max",) if name in MAXIMA else ("mean", "max")):
                     out[f"heads/{place}{name}.{kind}"] = float(getattr(column, kind)())
+                # A head without a number is neither under a limit nor over it: as a mean, a share is then NaN.
+                known = not np.isnan(column).any()
                 if name == "first_mass":
-                    out[f"heads/{place}sink_heads"] = float((column > SINK).mean())
+                    out[f"heads/{place}sink_heads"] = float((column > SINK).mean()) if known else np.nan
                 if name == "output_share":
-                    out[f"heads/{place}dead_heads"] = float((column < DEAD * even[heads][counted]).mean())
+                    dead = column < DEAD * even[heads][counted]
+                    out[f"heads/{place}dead_heads"] = float(dead.mean()) if known else np.nan
         return out
 
     def to_pandas(self) -> pd.DataFrame:
