@@ -132,7 +132,11 @@ def test_what_cannot_be_watched_is_one_line_and_a_run_that_has_not_begun_is_no_e
     assert_refused(
         run("watch", "nothing.parquet"), "cannot read nothing.parquet: there is no such file. A training writes"
     )
-    assert_refused(run("watch", "notes.txt"), "notes.txt cannot be read as Parquet")
+    assert_refused(
+        run("watch", "notes.txt"),
+        "notes.txt cannot be read as Parquet: it is another kind of file. Name what a watched training wrote, as "
+        "mh.watch(model, out='heads.parquet') does",
+    )
     assert_refused(
         run("watch", "heads.parquet", "--statistic", "distance"), "has no 'distance', only entropy, max_logit"
     )

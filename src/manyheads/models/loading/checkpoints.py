@@ -265,7 +265,7 @@ def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str,
 
 
 def _pickles_in(files: list[str]) -> list[str]:
-    return [file for file in files if Path(file).suffix in _PICKLES and not file.startswith(_TRAINING)]
+    return [file for file in files if file.endswith(_PICKLES) and not file.startswith(_TRAINING)]
 
 
 def _holds(files: list[str]) -> str:
