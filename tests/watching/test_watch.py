@@ -432,6 +432,13 @@ def test_layers_of_unlike_sizes_are_logged_side_by_side(fresh):
     }  # fmt: skip
 
 
+def test_watch_has_a_repr_of_one_short_line(fresh):
+    with mh.watch(plain(draw(fresh)).train(), every=7, statistics=["entropy", "q_norm"]) as seen:
+        seen.step()
+        assert repr(seen) == "Watch(Plain, every 7 steps: 1 step done; entropy, q_norm)"
+    assert repr(seen) == "Watch(Plain, closed: 1 step done; entropy, q_norm)"
+
+
 def test_share_of_heads_past_a_limit_is_no_number_where_a_head_has_none(fresh):
     model = plain(draw(fresh)).train()
     with mh.watch(model, statistics=["first_mass", "output_share"]) as seen:

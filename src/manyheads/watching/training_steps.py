@@ -34,7 +34,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import Mask
-from manyheads.base import Json, whole
+from manyheads.base import Json, brief, plural, whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import own_rank
@@ -266,6 +266,11 @@ class Watch:
         if self._history is not None:
             self._history.close()
             self._history = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"every {plural(self.every, 'step')}"
+        names = ", ".join(self.chosen.names)
+        return brief(f"Watch({type(self.model).__name__}, {state}: {plural(self.done, 'step')} done; {names})")
 
     def __enter__(self) -> Watch:
         return self
