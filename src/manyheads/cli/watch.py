@@ -194,7 +194,7 @@ def curves_page(
     for name in dict.fromkeys([statistic, *(rule.statistic for rule in checked)]):
         column = np.isnan(curves.values[:, :, curves.statistics.index(name)])
         if column.any():
-            gone = [str(head) for head, absent in zip(curves.heads, column.any(0), strict=True) if absent]
+            gone = [str(curves.heads[place]) for place in np.flatnonzero(column.any(0)).tolist()]
             first, last = (int(steps[row]) for row in np.flatnonzero(column.any(1))[[0, -1]])
             few = ", ".join(gone[:SHOWN_ALERTS]) + (", ..." if len(gone) > SHOWN_ALERTS else "")
             where = f": {name} of {few}, first at step {first:,}, last at step {last:,}."
