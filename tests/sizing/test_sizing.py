@@ -546,7 +546,7 @@ def test_a_memory_is_bytes_or_a_number_with_its_unit(unchecked_types):
     refuses(ShapeError, "memory=24 is 24 bytes, which holds no model: .* as '24 GB'", memory_bytes, 24)
     assert len(repr(size("llama-2-70b"))) < 160
     refuses(ShapeError, r"memory='24' has no unit: write '24 GB' .* or '24 GiB'", memory_bytes, "24")
-    for memory in ("GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
+    for memory in ("0", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
         message = r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"
         refuses(ShapeError, message, memory_bytes, memory)
     for overhead in (-0.1, 1.0, 2.0):
