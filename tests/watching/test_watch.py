@@ -9,6 +9,7 @@ import io
 import logging
 import pickle
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -432,6 +433,26 @@ def test_layers_of_unlike_sizes_are_logged_side_by_side(fresh):
     }  # fmt: skip
 
 
+def test_watch_has_a_repr_of_one_short_line(fresh):
+    with mh.watch(plain(draw(fresh)).train(), every=7, statistics=["entropy", "q_norm"]) as seen:
+        seen.step()
+        assert repr(seen) == "Watch(Plain, every 7 steps: 1 step done; entropy, q_norm)"
+    assert repr(seen) == "Watch(Plain, closed: 1 step done; entropy, q_norm)"
+
+
+def test_share_of_heads_past_a_limit_is_no_number_where_a_head_has_none(fresh):
+    model = plain(draw(fresh)).train()
+    with mh.watch(model, statistics=["first_mass", "output_share"]) as seen:
+        model(**batch(fresh))
+        seen.step()
+    values = seen.last.values.copy()
+    values[3] = np.nan  # of layer 1, which has heads 2 to 4
+    summary = replace(seen.last, values=values).summary()
+    for name in ("sink_heads", "dead_heads", "first_mass.mean"):
+        assert np.isnan(summary[f"heads/{name}"]) and np.isnan(summary[f"heads/L1/{name}"])
+        assert summary[f"heads/L2/{name}"] == seen.latest()[f"heads/L2/{name}"]
+
+
 def test_layers_that_are_computed_again_in_the_backward_pass_count_once(fresh):
     seed, inputs = draw(fresh), batch(fresh)
 
@@ -653,6 +674,7 @@ def test_a_closed_watch_is_pickled_without_its_model_and_an_open_one_is_refused(
     data = pickle.dumps(seen)
     assert len(data) < 20_000
     for again in (pickle.loads(data), copy.deepcopy(seen)):
+        assert repr(again).startswith("Watch(read from a pickle, closed")
         assert again.latest() == seen.latest() and again.because == seen.because and again.done == 1
         refuses(ModelError, "this watch is closed", again.step)
         again.close()

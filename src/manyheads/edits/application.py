@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from manyheads.base import brief
 from manyheads.edits.computed import CorpusLike, Prepared, compute, model_digest, open_plan
 from manyheads.edits.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.edits.metrics import require_loaded
@@ -33,7 +34,7 @@ PlanLike = Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[st
 log = logging.getLogger("manyheads")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Applied:
     """An applied plan: `unchanged` and `changes` report what its steps have done so far."""
 
@@ -58,6 +59,9 @@ class Applied:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, and beside it what was computed from a corpus. Errors: PlanError, FileAccessError."""
         self.prepared.save(path)
+
+    def __repr__(self) -> str:
+        return brief(f"Applied({'; '.join(map(str, self.prepared.plans))})")
 
 
 @contextmanager

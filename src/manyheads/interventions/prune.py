@@ -304,8 +304,8 @@ def require_legal(
     emptied = [site for site in spec.sites if len(lost.get(_layer(site), ())) == site.num_heads]
     if emptied and not empty_layers:
         raise HeadError(
-            f"{str(requested)!r} removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output "
-            f"its bias and nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
+            f"this removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output its bias and "
+            f"nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
         )
     if bound := [site for site in emptied if site.stack in shared]:
         raise HeadError(

@@ -34,7 +34,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import Mask
-from manyheads.base import Json, whole
+from manyheads.base import Json, brief, plural, whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import own_rank
@@ -117,10 +117,13 @@ class WatchedStep(PerHeadResult):
                     continue
                 for kind in SUMMARY.get(name, ("max",) if name in MAXIMA else ("mean", "max")):
                     out[f"heads/{place}{name}.{kind}"] = float(getattr(column, kind)())
+                # A head without a number is neither under a limit nor over it: as a mean, a share is then NaN.
+                known = not np.isnan(column).any()
                 if name == "first_mass":
-                    out[f"heads/{place}sink_heads"] = float((column > SINK).mean())
+                    out[f"heads/{place}sink_heads"] = float((column > SINK).mean()) if known else np.nan
                 if name == "output_share":
-                    out[f"heads/{place}dead_heads"] = float((column < DEAD * even[heads][counted]).mean())
+                    dead = column < DEAD * even[heads][counted]
+                    out[f"heads/{place}dead_heads"] = float(dead.mean()) if known else np.nan
         return out
 
     def to_pandas(self) -> pd.DataFrame:
@@ -274,8 +277,14 @@ class Watch:
                 "this watch is open, and its hooks on a model go into no pickle: close it first, or pickle its numbers "
                 "so far, .last."
             )
-        kept = ("chosen", "every", "rows", "out", "done", "fresh", "last", "_because", "_closed")
-        return {name: value for name, value in vars(self).items() if name in kept}
+        names = ("chosen", "every", "rows", "out", "done", "fresh", "last", "_because", "_closed")
+        return {name: value for name, value in vars(self).items() if name in names}
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"every {plural(self.every, 'step')}"
+        names = ", ".join(self.chosen.names)
+        model = type(self.model).__name__ if hasattr(self, "model") else "read from a pickle"
+        return brief(f"Watch({model}, {state}: {plural(self.done, 'step')} done; {names})")
 
     def __enter__(self) -> Watch:
         return self
