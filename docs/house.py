@@ -108,11 +108,11 @@ def picture() -> str:
 def table() -> str:
     """Every floor with its packages, and the first sentence of each."""
     rows = [
-        f"| {number if name == floor[0] else ''} | `{name}` | {first_sentence(_path_of(name))} |"
+        f"| {number if name == floor[0] else ''} | `{_path_of(name).name}` | {first_sentence(_path_of(name))} |"
         for number, floor in zip(range(len(floors()) - 1, -1, -1), floors(), strict=True)
         for name in floor
     ]
-    return "\n".join([BEGIN, "| floor | package | what |", "|---|---|---|", *rows, END])
+    return "\n".join([BEGIN, "| floor | package or file | what |", "|---|---|---|", *rows, END])
 
 
 def tree() -> str:

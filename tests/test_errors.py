@@ -282,7 +282,10 @@ WORDS = {
         "no json": ("PlanError", "a plan is JSON, and this is not"),
         "a plan that is a number": ("PlanError", "3 is no plan: give a Plan, as Plan([Ablate('L3H7')])"),
         "a plan that is a list of words": ("PlanError", "['L1H1'] is no plan"),
-        "a plan that would be a file": ("FileAccessError", "cannot read L1H1: there is no such file"),
+        "a plan that would be a file": (
+            "PlanError",
+            "'L1H1' names heads, and says nothing of what to do: write Plan([Abl",
+        ),
         "applied to a name": ("ModelError", "a str is not a loaded model: load it first, as mh.load('minilm')."),
         "a corpus that is a number": ("PlanError", "corpus= is a int: give a list of texts"),
         "a corpus of numbers": ("TextError", "text 0 is an int: give strings."),

@@ -5,15 +5,41 @@ would speak up first.
 """
 
 import json
-from dataclasses import FrozenInstanceError
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+import manyheads as mh
+from manyheads.cli import interventions as command
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import Head, HeadSet, in_layer, parse_heads, written
-from manyheads.plan import KINDS, Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions
+from manyheads.interventions.effects.effect import random_plans
+from manyheads.models import LoadedModel
+from manyheads.plan import (
+    KINDS,
+    KINDS_OF_STEP,
+    Ablate,
+    Average,
+    Copy,
+    HeadStep,
+    Plan,
+    Scale,
+    SkipOutputProjection,
+    SkipPositions,
+    Step,
+    describe,
+)
+from manyheads.studio.schema.base import PlanStep
+from manyheads.studio.state.recordings import plan_of
+from manyheads.studio.views.experiments import _step_words
+from tests.models.eager import draw
+from tests.models.tiny import tiny_gpt2, tiny_tokenizer
 from tests.refusals import refuses
 
 SHAPE = {"": (6, 6, 0, 5), "cross": (4, 4)}
@@ -292,3 +318,96 @@ def nested(depth, inner):
 def test_heads_however_deep_are_told(heads):
     with pytest.raises((HeadError, PlanError), match="is no head|lists in lists"):
         Plan.from_dict({"steps": [{"step": "ablate", "heads": heads}]})
+
+
+# ------------------------------------------------------------------------------------- every place that a step needs
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES: dict[str, tuple[Step, str]] = {  # by its name in JSON: a step, and what `ablate --kind` calls it
+    "ablate": (Ablate("L0H1"), "zero"),
+    "scale": (Scale("L0H1", 2.5), "scale"),
+    "average": (Average("L0H0-1"), "average"),
+    "copy": (Copy("L0H1", source="L0H0"), "copy"),
+    "skip_output_projection": (SkipOutputProjection("L0"), "unmixed"),
+    "skip_positions": (SkipPositions(), ""),  # by --plan alone: it names no heads
+}
+
+
+def missing_places(name: str, lm: LoadedModel) -> list[str]:
+    """The places of CONTRIBUTING.md's list in which a kind of step is not there."""
+    if name not in EXAMPLES:
+        return ["EXAMPLES in tests/test_plan.py"]
+    step, kind = EXAMPLES[name]
+    plan = Plan(step)
+
+    def acts() -> bool:
+        with mh.applied(lm, plan) as now:
+            lm.model(**lm.tokenizer("the cat sat on a mat", return_tensors="pt", return_token_type_ids=False))
+        return not now.unchanged
+
+    def command_line() -> bool:
+        copied, factor = ("L0H0", None) if kind == "copy" else (None, 2.5 if kind == "scale" else None)
+        heads = getattr(step, "heads", "")
+        return not kind or command._plan(heads, kind, factor, copied, {"sink": None, "recent": None}, None) == plan
+
+    def in_file(path: str, *words: str) -> Callable[[], bool]:
+        text = (ROOT / path).read_text(encoding="utf-8")
+        return lambda: all(word in text for word in words)
+
+    cls = type(step).__name__
+    in_json = TypeAdapter(list[PlanStep])
+    places: dict[str, Callable[[], bool]] = {
+        "Step and KINDS_OF_STEP (plan.py)": lambda: isinstance(step, Step) and type(step) is KINDS_OF_STEP[name],
+        "describe (plan.py)": lambda: bool(describe(step)),
+        "manyheads/__init__.py": lambda: cls in mh.__all__,
+        "edits/edits.py": acts,
+        "random_plans (interventions/effects/effect.py)": lambda: not isinstance(step, HeadStep) or (
+            [type(other.steps[0]) for other in random_plans(plan, lm.spec, 1, seed=3)] == [type(step)]
+        ),
+        "ablate --kind (cli/interventions.py)": command_line,
+        "PlanStep (studio/schema/base.py)": lambda: plan_of(in_json.validate_python(plan.to_dict()["steps"])) == plan,
+        "_step_words (studio/views/experiments.py)": lambda: bool(_step_words(step)),
+        "web/src/lib/api/schema.d.ts (make web)": in_file("web/src/lib/api/schema.d.ts", f'step: "{name}";'),
+        "web/src/rooms/experiment/steps.ts": in_file("web/src/rooms/experiment/steps.ts", f'case "{name}":'),
+        "docs/concepts/plans-and-edits.md": in_file("docs/concepts/plans-and-edits.md", f"| `{cls}("),
+        "docs/reference/interventions.md": in_file(
+            "docs/reference/interventions.md", f"| `{cls}(", f"::: manyheads.{cls}\n"
+        ),
+    }  # fmt: skip
+
+    def missing(is_there: Callable[[], bool]) -> bool:
+        try:
+            return not is_there()
+        except Exception:  # a place that does not know the step fails in a way of its own
+            return True
+
+    return [place for place, is_there in places.items() if missing(is_there)]
+
+
+@pytest.mark.parametrize("name", KINDS_OF_STEP)
+def test_step_of_a_plan_is_in_every_place_that_needs_it(name, fresh):
+    lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    missing = missing_places(name, lm)
+    assert not missing, f"step {name!r} is missing in {'; '.join(missing)}. See CONTRIBUTING.md, 'A step of a plan'."
+
+
+def test_step_that_is_new_is_missed_where_nothing_knows_of_it(fresh, monkeypatch):
+    @dataclass(frozen=True)
+    class Louder(Scale):
+        name: ClassVar[str] = "louder"
+
+    lm = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=tiny_tokenizer())
+    assert missing_places("louder", lm) == ["EXAMPLES in tests/test_plan.py"]
+    monkeypatch.setitem(EXAMPLES, "louder", (Louder("L0H1", 2.5), "louder"))
+    missing = " ".join(missing_places("louder", lm))
+    for place in (
+        "plan.py",
+        "__init__",
+        "--kind",
+        "base.py",
+        "schema.d.ts",
+        "steps.ts",
+        "plans-and-edits",
+        "reference/",
+    ):
+        assert place in missing, place

@@ -12,6 +12,7 @@ import manyheads
 
 PACKAGE = Path(manyheads.__file__).parent
 IMPORT_SECONDS = 0.1  # what a shell prompt may wait for; it takes about 0.003
+MOST_NAMES = 48  # of `mh`: as many as one page shows a newcomer
 HEAVY = ("torch", "numpy", "transformers", "pandas", "matplotlib", "fastapi")
 
 
@@ -45,13 +46,32 @@ def test_every_public_name_is_there_once_with_a_docstring_and_stays():
         value = getattr(manyheads, name)
         assert value is getattr(manyheads, name) and name in dir(manyheads)
         assert name == "__version__" or value.__doc__, name
-    assert len(set(manyheads.__all__)) == len(manyheads.__all__) <= 48
+    assert len(set(manyheads.__all__)) == len(manyheads.__all__)
+    assert not over_the_cap(manyheads.__all__), over_the_cap(manyheads.__all__)
     assert dir(manyheads) == sorted(manyheads.__all__)
     message = r"^module 'manyheads' has no attribute 'recrod'; it has load, record, .*\. Did you mean record\?$"
     with pytest.raises(AttributeError, match=message):
         _ = manyheads.recrod
     with pytest.raises(AttributeError, match=r"no attribute 'zzz'; it has .*, __version__\.$"):
         _ = manyheads.zzz
+
+
+def over_the_cap(names):
+    """What to do where there are more names than `mh` has room for; "" where there are not."""
+    if len(names) <= MOST_NAMES:
+        return ""
+    return (
+        f"`manyheads` has {len(names)} public names, and room for {MOST_NAMES}: offer the new one at its package's "
+        f"face (`from manyheads.PACKAGE import NAME`), or take one that fewer people need out of `__init__.py`."
+    )
+
+
+def test_too_many_public_names_are_told_with_what_to_do():
+    assert over_the_cap(["name"] * MOST_NAMES) == ""
+    message = over_the_cap(["name"] * (MOST_NAMES + 1))
+    assert message.startswith(
+        "`manyheads` has 49 public names, and room for 48: offer the new one at its package's face"
+    )
 
 
 def test_a_face_names_things_that_are_where_it_says():

@@ -40,6 +40,7 @@ from manyheads import (
     models,
     recording,
     roles,
+    sizing,
     statistics,
     texts,
     watching,
@@ -55,6 +56,7 @@ from manyheads.recording import media
 from manyheads.roles import compare, probes
 from manyheads.statistics import defined
 from manyheads.texts.tokens import Grid, ImageSpan
+from tests.refusals import refuses
 
 FACES = (
     "", "circuits", "corpora", "interventions", "long_context", "models", "nn", "recording", "roles", "sizing",
@@ -727,6 +729,30 @@ def test_table_is_an_array_of_heads_by_statistics_and_is_not_iterated(minilm):
     for read in (list, lambda table: [*table]):
         with pytest.raises(mh.errors.HeadError, match=r"HeadTable is not iterated: .*\.heads"):
             read(table)
+
+
+def test_results_that_are_no_lists_say_where_their_parts_are():
+    for kind, names in (
+        (recording.Recording, (".layers", ".stacks")), (sizing.Sizing, (".num_parameters", ".cache", ".layers")),
+        (interventions.Effect, (".change", ".low", ".high", ".per_text")), (circuits.Composition, (".strongest()",)),
+        (mh.HeadSplit, (".retrieval", ".streaming", ".layers")), (circuits.Attribution, (".components", ".values")),
+        (interventions.Importance, (".heads",)),
+    ):  # fmt: skip
+        result = object.__new__(kind)
+        fields = {field.name for field in dataclasses.fields(kind)} | {*dir(kind)}
+        assert {name.strip(".()") for name in names} <= fields
+        for read in (list, lambda result: "L0H0" in [*result], enumerate):
+            with pytest.raises(mh.errors.HeadError, match=f"^{kind.__name__} is not iterated: its ") as refused:
+                read(result)
+            assert all(name in str(refused.value) for name in names)
+        refuses(mh.errors.TextError, f"^texts is a {kind.__name__}: give a text", corpora.as_corpus, result)
+
+
+def test_result_of_heads_is_hidden_in_no_array_of_one_object(minilm):
+    importance = mh.importance(minilm, TEXTS, "gradient")
+    refuses(mh.errors.HeadError, r"^Importance is no array: to_pandas\(\) has its numbers", np.asarray, importance)
+    roles = mh.find_roles(minilm, TEXTS)
+    assert [*np.asarray(roles)] == [*roles]  # a sequence, as any other
 
 
 def test_cache_goes_on_after_a_pickle_and_a_copy(fresh):

@@ -1,5 +1,6 @@
 """A model's description: who serves whom, what exists, and the way to JSON and back."""
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -74,6 +75,13 @@ def test_stacks_have_their_layers_in_order():
     assert list(SEVERAL.stacks) == ["encoder", "decoder", "cross"]
     assert [str(each) for each in SEVERAL.stacks["cross"]] == ["cross:L0", "cross:L1"]
     assert SEVERAL.shape == {"encoder": (6, 6), "decoder": (8, 8), "cross": (8, 8)}
+
+
+def test_a_slice_of_layers_without_gaps_is_that_of_a_list():
+    ends = (None, *range(-6, 7))
+    for start, stop, step in itertools.product(ends, ends, (None, 1, 2, 5, -1, -3)):
+        chosen = slice(start, stop, step)
+        assert [layer.layer for layer in ONE.layers[chosen]] == [*range(4)][chosen], chosen
 
 
 @pytest.mark.parametrize(("model", "names"), [(SEVERAL, "'encoder', 'decoder', 'cross'"), (spec(), "none")])

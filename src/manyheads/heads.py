@@ -26,11 +26,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, SupportsIndex, TypeAlias, cast
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, cast
 
 from manyheads.errors import HeadError
 
-__all__ = ["Head", "HeadSet", "HeadsLike", "Shape", "in_layer", "layer_name", "parse_heads", "parts_of", "written"]
+__all__ = [
+    "Head",
+    "HeadSet",
+    "HeadsLike",
+    "NotIterated",
+    "Shape",
+    "in_layer",
+    "layer_name",
+    "parse_heads",
+    "parts_of",
+    "written",
+]
 
 HeadsLike: TypeAlias = "str | Head | Mapping[int, Iterable[int]] | Iterable[Any]"
 """What `parse_heads` reads; an iterable holds strings and `Head`s."""
@@ -201,6 +212,19 @@ def in_layer(text: str, stack: str, layer: int, count: int) -> dict[str, tuple[i
 def layer_name(stack: str, layer: int) -> str:
     """ "L3", or "encoder:L3" in a stack that has a name."""
     return f"{stack}:L{layer}" if stack else f"L{layer}"
+
+
+class NotIterated:
+    """Base of results that are no list, of heads or of anything else. `instead` of a subclass says where its parts are.
+
+    Without it Python would name no other way, and ask one that is read by head for entry 0, 1, ...
+    """
+
+    instead: ClassVar[str]
+
+    def __iter__(self) -> Iterator[object]:
+        """Refused, unless a subclass iterates. Errors: HeadError."""
+        raise HeadError(f"{type(self).__name__} is not iterated: {self.instead}.")
 
 
 # --------------------------------------------------------------------------------- the grammar alone, without a model

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import operator
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, SupportsIndex, TypeVar, cast, overload
@@ -83,8 +84,8 @@ class Layers(Generic[T]):
     """The layers of one stack that attend, by number (`Site.layer`): `layers[3]` is layer 3, `layers[-1]` the last.
 
     Iteration, `len` and slices go over the layers that are there, sorted by number, whatever the order in which the
-    model calls them. A number is a layer, but the ends of a slice are places: of the layers 1, 3 and 4, `layers[1]` is
-    layer 1, and `layers[1:]` are layers 3 and 4. So this is no `Sequence`.
+    model calls them. The ends of a slice are numbers too: of the layers 1, 3 and 4, `layers[1:4]` are layers 1 and 3,
+    and `layers[-2:]` the last two; a step goes over the layers that are there. So this is no `Sequence`.
 
     `site_of` gives a layer's site. Layers in a file are read when they are asked for: these come sorted, with the
     `sites` of all of them, and none is looked at. Raises HeadError for a layer without attention, or that the model
@@ -122,7 +123,7 @@ class Layers(Generic[T]):
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: SupportsIndex | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
-            return self.by_place[index]
+            return self._between(index)
         numbers = self.numbers
         try:
             number = operator.index(index)
@@ -135,6 +136,22 @@ class Layers(Generic[T]):
         if number not in numbers:
             raise HeadError(self._absent(number))
         return self.by_place[numbers.index(number)]
+
+    def _between(self, chosen: slice) -> Sequence[T]:
+        numbers, step = self.numbers, chosen.step
+        try:
+            ends = [None if end is None else operator.index(end) for end in (chosen.start, chosen.stop)]
+            backward = step is not None and operator.index(step) < 0
+        except TypeError:
+            raise HeadError(
+                f"layers[{chosen}]: the ends of a slice are numbers of layers, as in layers[1:3]."
+            ) from None
+        # From the end, as of any sequence; what lies before the first layer is below every number.
+        ends = [end if end is None or end >= 0 else (-1, *numbers)[max(0, len(numbers) + end + 1)] for end in ends]
+        low, high = reversed(ends) if backward else ends
+        place = bisect_right if backward else bisect_left  # backward, the end that is left out is the lower one
+        places = slice(0 if low is None else place(numbers, low), None if high is None else place(numbers, high))
+        return self.by_place[places] if step is None else self.by_place[places][::step]
 
     def _absent(self, number: int) -> str:
         if not self.sites:

@@ -50,7 +50,8 @@ def column(
     None, where a number is not known, is an empty text.
     """
     numbers = [value for value in values if value]
-    unit, name = next((scale for scale in scales if min(numbers, default=0) >= scale[0] * least_share), (1, ""))
+    unscaled = " B" if scales in (BINARY, DECIMAL) else ""
+    unit, name = next((scale for scale in scales if min(numbers, default=0) >= scale[0] * least_share), (1, unscaled))
     least = min(numbers, default=0) / unit
     decimals = 0 if all(float(value / unit).is_integer() for value in numbers) else 2 if least < 100 else 1
     return ["" if value is None else f"{value / unit:,.{decimals}f}" for value in values], name.strip()

@@ -164,6 +164,9 @@ def test_what_is_to_be_held_out_and_cannot_be_is_refused(fresh):
     def metric(outputs, inputs=None):
         return outputs.logits[:, -1, 7].double()
 
+    refuses(TextError, "one for all or one for each of 4 texts", mh.find_circuit, lm, clean, corrupted)
+    wrong = [*answers[:3], ("a b", "c")]
+    refuses(TextError, "answers of text 3|'a b' is", mh.find_circuit, lm, clean, corrupted, answers=wrong)
     message = "hold_out=True: ready inputs are one batch, and none of it can be held out. Give texts."
     refuses(TextError, message, mh.find_circuit, lm, *ready, metric, hold_out=True)
     found = mh.find_circuit(lm, clean, corrupted, answers=answers, keep=0.5, random_sets=0, hold_out=True)

@@ -57,7 +57,7 @@ def test_json_is_one_document_with_everything(run):
 
 @pytest.mark.parametrize(("arguments", "parts"), [
     (("L9H0", "--out", "smaller"), ("there is no layer 9: layers are 0 to 5", "Nearest: 'L5H0'")),
-    (("L5", "--out", "smaller"), ("removes all 12 heads of L5", "empty_layers=True")),
+    (("L5H0-11", "--out", "smaller"), ("manyheads: this removes all 12 heads of L5: its", "empty_layers=True")),
     (("L5H1",), ("no place to save to", "--out FOLDER")),
     (("--out", "smaller"), ("say which heads", "--lowest N")),
     (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),

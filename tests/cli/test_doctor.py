@@ -402,8 +402,9 @@ def test_gpu_build_of_torch_without_a_gpu_is_a_note(monkeypatch):
 
 def test_cases_of_attention_are_told_in_the_words_of_the_chooser(monkeypatch):
     monkeypatch.setattr(machine, "devices_here", lambda: [CPU])
+    monkeypatch.delenv("MANYHEADS_PASS", raising=False)
     found = by_subject(doctor.attention())
-    assert {finding.state for finding in found.values()} == {"fine"} and len(found) == 5
+    assert {finding.state for finding in found.values()} == {"fine"} and len(found) == 6
     q, k = torch.randn(3, 4, 11, 5), torch.randn(3, 2, 11, 5)  # of other sizes, which choose alike
     masks = {"float32": Mask.causal(11, 11), "unlike lengths": Mask.from_lengths(torch.tensor([11, 2, 7]), 11, 11)}
     for subject, mask in masks.items():
@@ -413,6 +414,18 @@ def test_cases_of_attention_are_told_in_the_words_of_the_chooser(monkeypatch):
     assert found["a bias"].found == attend(q, k, k, bias=torch.randn(1, 4, 11, 11)).because
     assert found["a gradient"].found == attend(q.requires_grad_(), k, k).because
     assert {finding.found.partition(":")[0] for finding in found.values()} == {"fused", "tiles"}
+
+
+@pytest.mark.parametrize(("value", "words"), [
+    ("foo", "maps: MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto."),
+    ("kernels", "maps: MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA "
+     "GPU. Set it to auto."),
+])  # fmt: skip
+def test_pass_that_a_recording_would_refuse_is_wrong(monkeypatch, value, words):
+    monkeypatch.setattr(machine, "devices_here", lambda: [CPU])
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("MANYHEADS_PASS", value)
+    assert in_state("wrong", doctor.attention()) == [words]
 
 
 def test_case_of_attention_that_fails_leaves_the_others(monkeypatch):
@@ -479,6 +492,17 @@ def test_no_variable_that_matters_is_said_too(variable):
 ])  # fmt: skip
 def test_variable_is_shown_with_what_it_does_and_a_secret_and_what_nobody_knows_are_not(variable, name, value, found):
     assert (variable(name, value).state, variable(name, value).found) == ("note", found)
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("WORLD_SIZE", "two", "two: it is no whole number. torchrun sets it: unset WORLD_SIZE"),
+    ("LOCAL_RANK", "-1", "-1: it is no whole number. torchrun sets it: unset LOCAL_RANK"),
+    ("MANYHEADS_CACHE", __file__, "is a file, so nothing can be kept there. Name a folder, or unset MANYHEADS_CACHE"),
+    ("MANYHEADS_STATE", __file__, "is a file, so nothing can be kept there. Name a folder, or unset MANYHEADS_STATE"),
+])  # fmt: skip
+def test_variable_whose_value_something_else_refuses_is_wrong_with_what_to_do(variable, name, value, words):
+    found = variable(name, value)
+    assert found.state == "wrong" and words in found.line
 
 
 def test_words_that_mean_offline_are_those_of_the_hub():

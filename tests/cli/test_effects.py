@@ -1,16 +1,21 @@
 """`manyheads ablate` and `manyheads importance`: what they say is what the library found, and bad input is one line."""
 
+import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
 
 import manyheads as mh
+from manyheads.cli.arguments import ModelChoice, Source
+from manyheads.cli.interventions import importance_lines
 from manyheads.cli.terminal.console import aligned
-from manyheads.interventions import importance_verdict, verdict
+from manyheads.interventions import Importance, importance_verdict, verdict
 
 from .conftest import assert_refused
 
@@ -152,6 +157,26 @@ def test_importance_lists_the_heads_at_both_ends_and_saves_all_of_them(run, page
     table = pd.read_parquet("heads.parquet")
     np.testing.assert_allclose(table["importance"], found.values, rtol=1e-3, atol=1e-7)
     assert sorted(table["rank"]) == list(range(72))
+
+
+def test_importance_lists_each_head_of_a_small_model_once_and_none_below_0_as_worth_most(minilm):
+    console = Console(width=120, file=io.StringIO())
+
+    def listed(values):
+        spec = replace(minilm.spec, sites=minilm.spec.sites[: len(values) // 12])
+        notes = {"model": "minilm", "metric": "m", "computed": "c"}
+        result = Importance(spec, "ablation", "loss", "nats a token", np.array([values] * 2), notes)
+        lines = importance_lines(result, None, Source("a text", "a text"), ModelChoice("minilm"), console)
+        return [line.plain for line in lines]
+
+    values = np.linspace(-2, 1, 12)
+    shown = listed(values)
+    assert sorted(re.findall(r"^  (L0H\d+) ", "\n".join(shown), re.MULTILINE)) == sorted(f"L0H{n}" for n in range(12))
+    assert "every head, worth most first" in shown and "worth least" not in shown
+    shown = listed(np.concatenate([values, np.linspace(-3, -2.5, 12)]))
+    most, least = shown.index("worth most"), shown.index("worth least")
+    assert [line.split()[0] for line in shown[most + 1 : least]] == ["L0H11", "L0H10", "L0H9", "L0H8"]
+    assert "worth most" not in listed(np.linspace(-3, -2, 24))
 
 
 @pytest.mark.slow

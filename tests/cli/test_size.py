@@ -218,6 +218,13 @@ def test_a_picture_is_the_same_for_the_same_architecture(sized, tmp_path):
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
+def test_bytes_below_a_kilobyte_have_their_unit(sized):
+    ran = sized("--layers", "1", "--embed-dim", "12", "--heads", "3", "--context", "1", "--batch", "1")
+    (heading,) = (line for line in ran.lines if "a token, " in line)
+    # 24 numbers of 2 bytes a token; with one of the 3 heads' keys and values, 16 bytes.
+    assert re.split(r"\s{2,}", heading.strip())[:3] == ["a token, B", "kept, B", "kept, B"]
+
+
 def test_ascii_terminals_get_ascii(capsys, monkeypatch):
     for place in ("size", "terminal.console"):
         monkeypatch.setattr(f"manyheads.cli.{place}.knows_blocks", lambda console: False)
@@ -227,7 +234,7 @@ def test_ascii_terminals_get_ascii(capsys, monkeypatch):
 
 
 REFUSED = [
-    (("gpt2", "--fits", "24"), "memory='24': give bytes as a whole number, or a text with its unit"),
+    (("gpt2", "--fits", "24"), "memory='24' has no unit: write '24 GB' (10^9 bytes each) or '24 GiB' (2^30)."),
     (("gpt2", "--fits", "-1GB"), "memory='-1GB': give bytes"),
     (("lama-2-70b",), "nothing to size is called 'lama-2-70b'", "Did you mean 'llama-2-70b'"),
     (("nowhere.json",), "there is no file or folder nowhere.json"),

@@ -46,7 +46,16 @@ def test_heads_without_a_number_are_named(run):
             values[[0, 3]] = np.nan if step < 80 else values[[0, 3]]
             writer.append(step, values)
     ran = run("watch", "heads.parquet", "--max-logit", "500")
-    assert "no number (NaN): max_logit of L0H0, L1H0, first at step 60, last at step 70." in ran.lines
+    missing = ran.lines.index("no number (NaN): max_logit of L0H0, L1H0, first at step 60, last at step 70.")
+    assert ran.lines[missing + 1] == "no number (NaN): entropy of L0H0, L1H0, first at step 60, last at step 70."
+    none = "no alerts where there are numbers: no head has max logit over 500, or entropy under 0.1 nats."
+    assert ran.lines.index(none) > missing and not any(line.startswith("no alerts:") for line in ran.lines)
+
+
+def test_one_watched_step_is_counted_as_one(run):
+    with HeadHistory("one.parquet", HEADS, STATISTICS, {"every": 10}) as writer:
+        writer.append(40, numbers(1))
+    assert run("watch", "one.parquet").lines[0] == "one.parquet · 5 heads · 1 watched step, 40, every 10"
 
 
 def test_without_alerts_it_says_what_was_looked_for_and_a_line_a_head_of_another_statistic(run, writer):
@@ -123,7 +132,11 @@ def test_what_cannot_be_watched_is_one_line_and_a_run_that_has_not_begun_is_no_e
     assert_refused(
         run("watch", "nothing.parquet"), "cannot read nothing.parquet: there is no such file. A training writes"
     )
-    assert_refused(run("watch", "notes.txt"), "notes.txt cannot be read as Parquet")
+    assert_refused(
+        run("watch", "notes.txt"),
+        "notes.txt cannot be read as Parquet: it is another kind of file. Name what a watched training wrote, as "
+        "mh.watch(model, out='heads.parquet') does",
+    )
     assert_refused(
         run("watch", "heads.parquet", "--statistic", "distance"), "has no 'distance', only entropy, max_logit"
     )

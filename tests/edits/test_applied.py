@@ -647,3 +647,10 @@ def test_an_effect_has_no_control_unless_heads_are_named_too(fresh):
     assert abs(alone.change - float(losses[1] - losses[0])) < 1e-5
     for drawn in random_plans(Plan([SkipPositions(), Ablate("L1H1")]), lm.spec, 3, 0):
         assert drawn.steps[0] == SkipPositions() and drawn.steps[1].heads != "L1H1"
+
+
+def test_applied_plan_has_a_repr_of_one_short_line(minilm):
+    with mh.applied(minilm, Ablate("L1H2")) as now:
+        assert repr(now) == "Applied(ablate L1H2 (zero))"
+    with mh.applied(minilm, Plan([Ablate(f"L{layer}H3, L{layer}H7-9") for layer in range(6)])) as now:
+        assert len(repr(now)) <= 100 and repr(now).startswith("Applied(ablate L0H3, L0H7-9 (zero); ablate L1")

@@ -161,6 +161,19 @@ def test_files_that_cannot_be_read_are_told(tmp_path):
         refuses(FileAccessError, "cannot read", open_plan, name)
 
 
+def test_heads_in_the_place_of_a_plan_are_no_missing_file(lm, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = r"^'L0H1, l1' names heads, and says nothing of what to do: write Plan\(\[Ablate\('L0H1, L1'\)\]\)\.$"
+    refuses(PlanError, message, mh.applied(lm, "L0H1, l1").__enter__)
+    many = ", ".join(["L0H1"] * 99)  # longer than a file's name can be
+    refuses(PlanError, "names heads", mh.applied(lm, many).__enter__)
+    refuses(FileAccessError, "^cannot read none.json: there is no such file", mh.applied(lm, "none.json").__enter__)
+    (tmp_path / "L0H1").write_text(mh.Plan([mh.Scale("L1H0", 0.5)]).to_json())
+    with mh.applied(lm, "L0H1") as now:  # a file of that name is a plan
+        lm.model(torch.tensor([[3, 5, 2]]))
+    assert now.prepared.plans == (mh.Plan([mh.Scale("L1H0", 0.5)]),)
+
+
 @pytest.mark.parametrize("fails", ["tensors", "plan"])
 def test_a_full_disk_leaves_the_older_plan_and_its_tensors_as_they_were(fails, lm, written, monkeypatch):
     older = {path.name: path.read_bytes() for path in written.parent.iterdir()}

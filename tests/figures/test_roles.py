@@ -1,6 +1,5 @@
 """The forest plot says of each question what its claim says, shows what does not hold as such, and grows as it must."""
 
-import itertools
 import math
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -21,7 +20,7 @@ from manyheads.roles.labels import Evidence
 from manyheads.roles.results import DOWN, FAMILIES, OWN, POSITIONS, REFERENCE, TOKENS, UP
 from manyheads.roles.rules import ASKED as BY_OTHERS
 from manyheads.roles.rules import MIN_CONTENT, Rule, coreference_rules, syntax_rules
-from manyheads.roles.words import INK, LEGEND, percent, style_of, words_and_name
+from manyheads.roles.words import INK, percent, style_of, words_and_name
 from manyheads.spec import Site
 from manyheads.statistics import STATISTICS, HeadTable, Sums
 from manyheads.statistics.defined import syntax_statistics
@@ -29,7 +28,6 @@ from manyheads.statistics.defined.coreference import coreference_statistics
 from manyheads.statistics.defined.syntax import FAR, Relation
 from manyheads.statistics.defined.syntax import Rule as Nearest
 from manyheads.texts import Sinks
-from tests.figures.test_style import SEEN_AS, TOLD_APART, contrast, linear, oklab
 
 RELATIONS = ("det", "nsubj", "nmod:desc")
 OWN_RULE = Rule("<b>mine</b>", "<b>mine</b>", MIN_CONTENT, ("uniform", "relabelled"), "mine", asks="Which is <mine>?")
@@ -246,15 +244,6 @@ def test_labels_have_colours():
     assert style_of("det: dependent to governor", "det.to_governor").name == "syntax"
     assert style_of("pronoun to antecedent", "pronoun").name == "reference"
     assert style_of("self made", "self made").name == "your own"  # no role of ours, though it begins like one
-
-
-@pytest.mark.parametrize("eyes", SEEN_AS)
-def test_the_two_new_hues_are_told_apart_from_all_others(eyes):
-    colours = {style.name: style.colour for style in LEGEND}
-    seen = {name: oklab(linear(colour) @ np.transpose(SEEN_AS[eyes])) for name, colour in colours.items()}
-    near = [(a, b) for a, b in itertools.combinations(seen, 2) if np.linalg.norm(seen[a] - seen[b]) < TOLD_APART]
-    assert not near
-    assert min(contrast(colours[name], PAPER) for name in ("syntax", "reference")) > 3
 
 
 # ---------------------------------------------------------------------------------------- why a claim does not hold

@@ -4,12 +4,11 @@ import itertools
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from manyheads.figures import UNLABELLED, ramp
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.roles import RULES
-from manyheads.roles.words import role_style
+from manyheads.roles.words import LEGEND, role_style
 from manyheads.roles.words.role_table import INK, ROLES, group_of, page_table
 
 SEEN_AS = {  # Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cone
@@ -57,22 +56,37 @@ def test_the_ramp_goes_from_paper_to_ink_in_even_steps_and_zero_differs_from_pap
     assert colours[:, 3].tolist() == [255, 255, 0]
 
 
+def near(colours):
+    """Pairs of these colours, by name, that some kind of eye cannot tell apart."""
+    light, names = np.array([linear(colour) for colour in colours.values()]), list(colours)
+    seen = [oklab(light @ np.transpose(eyes)) for eyes in SEEN_AS.values()]
+    return {
+        (names[a], names[b]): kind
+        for kind, lab in zip(SEEN_AS, seen, strict=True)
+        for a, b in itertools.combinations(range(len(names)), 2)
+        if np.linalg.norm(lab[a] - lab[b]) < TOLD_APART
+    }
+
+
 def free_colours(count=5):
-    """Colours that a new role may take: farthest from all roles for every kind of eye, and legible on both papers."""
+    """Colours that a new role may take: farthest from all that a figure shows, and legible on both papers."""
     steps = (*range(0, 256, 17),)
     candidates = [f"#{r:02X}{g:02X}{b:02X}" for r, g, b in itertools.product(steps, steps, steps)]
     candidates = [c for c in candidates if contrast(c, PAPER) > 2 and contrast(c, DARK_PAPER) > 2]
-    light, roles = (np.array([linear(c) for c in cs]) for cs in (candidates, [s.colour for s in (*ROLES, UNLABELLED)]))
-    seen = [(oklab(light @ np.transpose(eyes)), oklab(roles @ np.transpose(eyes))) for eyes in SEEN_AS.values()]
+    light, taken = (np.array([linear(c) for c in cs]) for cs in (candidates, [s.colour for s in LEGEND]))
+    seen = [(oklab(light @ np.transpose(eyes)), oklab(taken @ np.transpose(eyes))) for eyes in SEEN_AS.values()]
     distances = np.min([np.linalg.norm(one[:, None] - other, axis=-1).min(1) for one, other in seen], axis=0)
     return [candidates[i] for i in np.argsort(-distances)[:count] if distances[i] >= TOLD_APART]
 
 
-@pytest.mark.parametrize("eyes", SEEN_AS)
-def test_roles_are_told_apart(eyes):
-    seen = {s.name: oklab(linear(s.colour) @ np.transpose(SEEN_AS[eyes])) for s in (*ROLES, UNLABELLED)}
-    near = [(a, b) for a, b in itertools.combinations(seen, 2) if np.linalg.norm(seen[a] - seen[b]) < TOLD_APART]
-    assert not near, f"too near each other: {near}; free: {free_colours()}"
+def test_roles_are_told_apart_by_every_kind_of_eye_and_so_is_each_colour_that_is_free():
+    colours = {style.name: style.colour for style in LEGEND}
+    assert set(ROLES) < set(LEGEND) and UNLABELLED in LEGEND
+    free = free_colours()
+    assert not near(colours), f"too near each other: {near(colours)}; free, of which take one: {free}"
+    assert free, "no colour is left for another role: move some of those in role_table.py apart"
+    for colour in free:
+        assert not near({**colours, "another role": colour}), colour
 
 
 def test_each_role_has_its_own_hue_and_words_and_each_group_its_letter():
@@ -102,6 +116,8 @@ def test_words_are_legible_on_paper_and_groups_on_the_pages_dark_one():
     assert contrast(INK, PAPER) > 12 and contrast(FADED, PAPER) > 4.5
     assert all(contrast(style.colour, PAPER) > 2 for style in ROLES) and contrast(HAIRLINE, PAPER) > 1.3
     assert all(contrast(style.colour, DARK_PAPER) > 2 for style in (*ROLES, UNLABELLED) if style.words)
+    own_hues = {style.colour for style in LEGEND if style.name in ("syntax", "reference")}
+    assert len(own_hues) == 2 and all(contrast(colour, PAPER) > 3 for colour in own_hues)
 
 
 def test_every_role_that_a_rule_gives_has_its_style_and_is_in_the_group_of_its_row():

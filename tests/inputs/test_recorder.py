@@ -301,6 +301,7 @@ def test_an_empty_text_or_none_or_what_is_no_text_is_one_clear_line(loaded):
     lm = loaded("llama")
     refuses(TextError, "no text was given: give at least one", mh.record, lm, [])
     refuses(TextError, "text 1 is an int: give strings", mh.record, lm, ["the cat", 7])
+    refuses(TextError, "^texts is a bytes: give a text, or a list of texts", mh.record, lm, b"the cat")
     message = "long='wndows' is not a way to read a long text: use one of windows, truncate, whole"
     refuses(TextError, message, lambda: mh.record(lm, mh.Inputs("the cat", long="wndows")))
     message = "LlamaForCausalLM has no tokenizer.*load it with tokenizer=, or use record_call"

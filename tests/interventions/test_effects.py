@@ -425,3 +425,25 @@ def test_how_importance_is_spread_is_said_in_words(worth, words):
     values = np.array([worth.get(str(head), 0.0) for head in lm.spec.heads])
     result = Importance(lm.spec, "ablation", "loss", "nats a token", np.array([values, values]), {})
     assert importance_verdict(result) == words
+
+
+def test_a_headline_of_importance_names_no_head_whose_interval_over_texts_includes_0(fresh):
+    lm = loaded("gpt2", 0)
+    num_heads, names = len(lm.spec.heads), [str(head) for head in lm.spec.heads]
+    noise = np.random.default_rng(draw(fresh)).uniform(0.5, 1.5, (9, num_heads))
+    noise = np.concatenate([noise, -noise * 0.9])  # each head: half of 18 texts up, half down
+
+    def words(per_text):
+        return importance_verdict(Importance(lm.spec, "ablation", "loss", "nats a token", per_text, {}))
+
+    message = "No head's importance is clear of 0: over these 18 texts the interval of each includes it."
+    assert words(noise) == message
+    clear = noise.copy()
+    clear[:, names.index("L1H2")] = np.linspace(30, 31, 18)
+    clear[:, names.index("L0H3")] = -np.linspace(1, 2, 18)
+    said = words(clear)
+    assert said.startswith("Half of all importance is in 1 of 12 heads: L1H2. 11 matter little: less than 5% of L1H2.")
+    assert said.endswith("Without 1 of them, one at a time, loss falls, which is for the better.")
+    # One clear head, and one that is worth more by a single text.
+    clear[:, names.index("L0H1")] = np.eye(18)[5] * 4_000
+    assert "in 1 of 12 heads: L0H1. But its interval over texts includes 0." in words(clear)

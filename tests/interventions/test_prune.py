@@ -237,13 +237,12 @@ def test_what_is_left_is_smaller_and_equals_surgery_by_hand_and_the_whole_model_
     assert all(torch.equal(outputs[key], again[key]) for key in outputs)
 
 
-def test_pruning_nothing_is_the_identity_to_the_bit(made):
+def test_pruning_nothing_is_refused(made):
     lm = made("llama")
-    same = prune_heads(lm, [])
-    before, after = all_bytes(lm.model), all_bytes(same.model)
-    assert all(torch.equal(before[key], after[key]) for key in before) and before.keys() == after.keys()
-    assert same.removed == () and (same.error, same.effect) == (0.0, 0.0) and same.spec == lm.spec
-    assert same.model is not lm.model
+    for nothing in ([], {}, {0: []}, lm.spec.select([])):
+        refuses(
+            HeadError, "^heads=.* names no heads: without none of them a model is as it was", prune_heads, lm, nothing
+        )
 
 
 def test_cuts_add_up_and_heads_keep_their_first_names_also_after_a_layer_was_emptied(made):

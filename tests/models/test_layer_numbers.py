@@ -293,6 +293,15 @@ def test_a_recording_and_its_file_have_the_models_numbers(fresh, tmp_path):
         assert rec.layers[3].site.module == "model.layers.3.self_attn" and rec.layers[-1] is rec.layers[4]
         assert torch.equal(rec.layers[3].q[0], recording.layers[3].q[0])
         assert rec.cells("L4H5", [(8, 2)]) == rec.layers[4].weights(5)[8, 2]
+        for chosen, numbers in (
+            (slice(1, 3), [1]), (slice(3, None), [3, 4]), (slice(0, 4), [1, 3]), (slice(2, 3), []),
+            (slice(5, None), []), (slice(-2, None), [3, 4]), (slice(None, -1), [1, 3]), (slice(-9, 4, 2), [1]),
+            (slice(None, None, 2), [1, 4]), (slice(None, None, -1), [4, 3, 1]), (slice(3, 1, -1), [3]),
+            (slice(2, -9, -1), [1]),
+        ):  # fmt: skip
+            assert [layer.site.layer for layer in rec.layers[chosen]] == numbers, chosen
+        refuses(HeadError, r"layers\[slice\('L1', None, None\)\]: the ends of a slice are numbers of layers, as in "
+                r"layers\[1:3\]", rec.layers.__getitem__, slice("L1", None))  # fmt: skip
         for missing in (0, 2, 9):
             refuses(HeadError, rf"L{missing} has no attention.*: the layers that are here are L1, L3, L4",
                     rec.layers.__getitem__, missing)  # fmt: skip

@@ -142,6 +142,10 @@ def test_a_folder_without_config_weights_or_tokenizer_says_which(bert, tmp_path)
     refuses(ModelError, "has no config.json, so there is no telling what model it is. It holds", load, bert)
     (tmp_path / "empty").mkdir()
     refuses(ModelError, "has no config.json.* It is empty", load, tmp_path / "empty")
+    (tmp_path / "empty" / "model.bin").mkdir()  # of whatever name, a folder is no file of a model
+    refuses(ModelError, r"has no config.json.* It holds model.bin/\.$", load, tmp_path / "empty")
+    (tmp_path / "empty" / "config.json").write_text("{}", encoding="utf-8")
+    refuses(ModelError, r"has no weights: .* It holds config.json, model.bin/\.$", load, tmp_path / "empty")
 
 
 def test_a_damaged_file_is_named(bert):

@@ -341,6 +341,9 @@ X, Y = ONES(B, Q, M), ONES(B, K, M)
     ((X, None, Y), {}, "value without key: give both, or key alone (value is key then), or neither (self-attention)."),
     ((X.double(),), {},
      "query is torch.float64 and the layer torch.float32: convert one, as in layer.to(torch.float64)."),
+    ((X.long(),), {}, "query is torch.int64 and the layer torch.float32: convert the input, as in "
+     "query.to(torch.float32)."),
+    ((None,), {}, "query is None: give the tokens that look, (batch, length, 24)."),
     ((X, Y.half()), {}, "key is torch.float16 and the layer torch.float32: convert one"),
     ((X.to("meta"),), {}, "query is on meta and the layer on cpu: move one, as in layer.to('meta')."),
     ((X,), {"attn_mask": ONES(Q, Q, device="meta")},

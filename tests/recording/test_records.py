@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from manyheads import reference
 from manyheads.attention import Mask, Rule, attend
 from manyheads.errors import HeadError, RecordingError, ShapeError, WindowError
+from manyheads.heads import Head
 from manyheads.recording import LayerRecord, Recording, record_tensors
 from manyheads.recording import layer as records
 from manyheads.recording.exact_map import Received
@@ -199,6 +200,16 @@ def test_what_is_not_there_is_said(rng):
     refuses(ShapeError, r"^text=4 is not in this recording: it holds 4 texts, counted from 0\.$", layer.weights, text=4)
     with pytest.raises(ShapeError, match=r"a window has step 1, but slice\(0, 9, 2\) has step 2: slice the result"):
         layer.weights(queries=slice(0, 9, 2))
+    message = (
+        r"^queries is a list, and a window is a slice: give queries=slice\(1, 50\), or read cells .* by weights_at"
+    )
+    refuses(ShapeError, message, layer.weights, queries=[1, 5])
+    refuses(ShapeError, r"^keys is a int, and a window is a slice: give keys=slice", layer.weights, keys=1)
+    refuses(ShapeError, r"^text='a' is not in this recording: it holds 4 texts", layer.weights, text="a")
+    for head in ("L3H4", Head("", 3, 4), "4", np.int64(4)):
+        message = rf"^head={re.escape(repr(head))}: a layer's heads are whole numbers: give head=4\.$"
+        refuses(ShapeError, message, layer.weights, head=head)
+    refuses(ShapeError, r"^head='L2H4' is not in layer 3: it has heads 0 to 5\.$", layer.weights, head="L2H4")
     with pytest.raises(ShapeError, match=r"keys run from 2 to 7, but text 1 has 7 of them\."):
         layer.weights_at(torch.tensor([0, 1]), torch.tensor([2, 7]), text=1)
     with pytest.raises(ShapeError, match=r"queries run from -1 to 3, but text 0 has 13 of them\."):

@@ -324,7 +324,8 @@ def test_every_row_of_a_table_says_that_effect_was_not_measured(kind, tmp_path):
 
 
 def test_no_texts_are_said(minilm):
-    refuses(TextError, "texts=None: give a text", mh.find_roles, minilm, None)
+    message = r"texts=None: give a text, a list of texts, or a corpus \(mh\.open_corpus\)\.$"
+    refuses(TextError, message, mh.find_roles, minilm, None)
 
 
 def test_a_folder_with_other_files_is_not_gone_on_with(tmp_path):

@@ -545,7 +545,8 @@ def test_a_memory_is_bytes_or_a_number_with_its_unit(unchecked_types):
     assert {memory: memory_bytes(memory) for memory in written} == written and memory_bytes(2 * 10**9) == 2 * 10**9
     refuses(ShapeError, "memory=24 is 24 bytes, which holds no model: .* as '24 GB'", memory_bytes, 24)
     assert len(repr(size("llama-2-70b"))) < 160
-    for memory in ("24", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
+    refuses(ShapeError, r"memory='24' has no unit: write '24 GB' .* or '24 GiB'", memory_bytes, "24")
+    for memory in ("0", "GB", "-3 GB", "0 GB", "24 kB", "1e9", "", 0, -5, True, 1.5, None):
         message = r"memory=.*: give bytes as a whole number, or a text with its unit, as '24"
         refuses(ShapeError, message, memory_bytes, memory)
     for overhead in (-0.1, 1.0, 2.0):

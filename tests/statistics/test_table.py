@@ -16,6 +16,7 @@ from scipy.stats import t as student
 import manyheads as mh
 from manyheads.corpora import gold_corpus, page_texts
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
+from manyheads.heads import Head
 from manyheads.measurement import measure_call, measure_recording
 from manyheads.roles.claims import REPORT, Half
 from manyheads.spec import Site
@@ -162,8 +163,25 @@ def test_asking_a_table_for_what_it_lacks_says_what_it_has(lm, texts):
     table = mh.measure(lm, texts)
     message = r"this table has no 'max_weight', only entropy, effective_keys.*by name, or 'all'"
     refuses(StatisticError, message, table.column, "max_weight")
-    with pytest.raises(HeadError, match="there is no head L2H0 in this table: it holds L0H0 to L1H4"):
-        _ = table["L2H0", "entropy"]
+    for key in (("L2H0", "entropy"), "L2H0", ("entropy", "L2H0")):
+        with pytest.raises(HeadError, match="there is no head L2H0 in this table: it holds L0H0 to L1H4"):
+            _ = table[key]
+
+
+def test_head_in_the_place_of_a_statistic_is_told_where_it_stands(lm, texts):
+    table = mh.measure(lm, texts, ["entropy", "distance"])
+    message = r"^'L1H3' is a head, and a column is a statistic: write table\['L1H3', 'entropy'\] for one number\.$"
+    for key in ("L1H3", ("entropy", "L1H3"), Head("", 1, 3), ("L0H0", "L1H3")):
+        refuses(StatisticError, message, table.__getitem__, key)
+    message = r"^this table has no 'entropie', only entropy, distance: measure it by name, or 'all'\.$"
+    refuses(StatisticError, message, table.column, "entropie")
+
+
+def test_statistics_that_are_no_names_are_refused(lm, texts):
+    for request in (5, None, b"entropy"):
+        message = rf"^statistics={request!r}: give 'default', 'all', a name, or a list of names\.$"
+        refuses(StatisticError, message, mh.measure, lm, texts, request)
+    refuses(StatisticError, "^statistics=5: give", measure_call, lm.model, torch.tensor([[2, 7, 3]]), statistics=5)
 
 
 def test_table_that_is_read_by_number_says_how_it_is_read(lm, texts, unchecked_types):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,12 +22,12 @@ version, on Python 3.11 or newer. Others release every few days, so the range is
 makes that safe is the guard: in every recording, rows of every attention layer are computed anew and compared with what
 the model's own call returned. A version that attends in another way is refused, never recorded wrongly.
 
-Of that range these combinations were run, the same set for each: the tests of taps, guard, masks, media, watching,
+Of that range these combinations were run, {same}: the tests of taps, guard, masks, media, watching,
 streaming, pruning and saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of
 the README. Tests that *do not apply* are of architectures that this version of transformers computes by hand: a test of
 its own holds that they are refused by name. *Numbers of look* says how many are equal, digit by digit, to those of the
 versions that `make` installs. Warnings that something will go in a later version are no failures here.
-
+{unlike}
 | torch | transformers | Python | Triton | NumPy | what it is | tests | numbers of look | README | date |
 |---|---|---|---|---|---|---|---|---|---|
 """
@@ -58,7 +59,17 @@ def write(rows: list[Row]) -> None:
 
 def page(rows: list[Row]) -> str:
     lowest = {name: ".".join(floor(name).split(".")[:2]) for name in ("torch", "transformers")}
-    text = HEAD.format(**lowest, files=len(TESTS)) + "".join(_line(row) for row in rows)
+    # A row keeps the tests of the day when it was run, and others are added later: its count is then no other row's.
+    counts = Counter(row.tests for row in rows)
+    usual = max(counts, key=counts.__getitem__)
+    earlier = [
+        f"torch {row.torch} with transformers {row.transformers} on Python {row.python} ran {row.tests:,} on {row.date}"
+        for row in rows
+        if row.tests != usual
+    ]
+    unlike = f"The numbers of tests differ: {'; '.join(earlier)}; each other row {usual:,}.\n" if earlier else ""
+    same = "each with the set of its day" if earlier else "the same set for each"
+    text = HEAD.format(**lowest, files=len(TESTS), same=same, unlike=unlike) + "".join(_line(row) for row in rows)
     failing = [row for row in rows if not row.passes]
     if failing:
         text += "\n## What fails\n\n"

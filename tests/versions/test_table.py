@@ -51,6 +51,15 @@ def test_a_combination_that_fails_is_shown_as_failed_and_counts_as_no_tested_one
         assert report.newest_passing([good, bad], "transformers") == ".".join(good.transformers.split(".")[:2])
 
 
+def test_row_that_ran_another_number_of_tests_is_named_with_both_numbers():
+    rows = [replace(row_of("lock"), passed=1_591, expected=0), replace(row_of("floor"), passed=1_546, expected=45)]
+    assert "the same set for each" in report.page(rows)
+    short = replace(row_of("lock"), name="short", python="3.14.10", passed=803, failed=2, expected=5, date="2026-11-27")
+    page = report.page([*rows, short])
+    assert "the same set for each" not in page
+    assert "on Python 3.14.10 ran 810 on 2026-11-27; each other row 1,591." in page
+
+
 def test_every_file_of_the_fixed_set_is_there():
     assert [name for name in TESTS if not (ROOT / name).is_file()] == []
 

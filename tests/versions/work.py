@@ -52,6 +52,11 @@ class Row:
     date: str
 
     @property
+    def tests(self) -> int:
+        """How many tests were run."""
+        return self.passed + self.failed + self.expected
+
+    @property
     def passes(self) -> bool:
         return not self.failed and self.passed > 0 and self.numbers == self.equal > 0 and self.readme
 

@@ -7,7 +7,9 @@ Oracles: the scores and maps of the model's own eager function in float64, on th
 import copy
 import io
 import logging
+import pickle
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -431,6 +433,26 @@ def test_layers_of_unlike_sizes_are_logged_side_by_side(fresh):
     }  # fmt: skip
 
 
+def test_watch_has_a_repr_of_one_short_line(fresh):
+    with mh.watch(plain(draw(fresh)).train(), every=7, statistics=["entropy", "q_norm"]) as seen:
+        seen.step()
+        assert repr(seen) == "Watch(Plain, every 7 steps: 1 step done; entropy, q_norm)"
+    assert repr(seen) == "Watch(Plain, closed: 1 step done; entropy, q_norm)"
+
+
+def test_share_of_heads_past_a_limit_is_no_number_where_a_head_has_none(fresh):
+    model = plain(draw(fresh)).train()
+    with mh.watch(model, statistics=["first_mass", "output_share"]) as seen:
+        model(**batch(fresh))
+        seen.step()
+    values = seen.last.values.copy()
+    values[3] = np.nan  # of layer 1, which has heads 2 to 4
+    summary = replace(seen.last, values=values).summary()
+    for name in ("sink_heads", "dead_heads", "first_mass.mean"):
+        assert np.isnan(summary[f"heads/{name}"]) and np.isnan(summary[f"heads/L1/{name}"])
+        assert summary[f"heads/L2/{name}"] == seen.latest()[f"heads/L2/{name}"]
+
+
 def test_layers_that_are_computed_again_in_the_backward_pass_count_once(fresh):
     seed, inputs = draw(fresh), batch(fresh)
 
@@ -641,6 +663,27 @@ def test_a_watched_model_can_be_copied_and_saved_and_its_copy_is_not_watched(fre
             pass
 
 
+def test_a_closed_watch_is_pickled_without_its_model_and_an_open_one_is_refused(fresh):
+    model, callback = tiny_gpt2(seed=draw(fresh)), mh.HeadWatch(every=3)
+    with mh.watch(model, every=1) as seen:
+        model(**batch(fresh))
+        seen.step()
+        refuses(
+            ModelError, "^this watch is open, and its hooks .*: close it first, or pickle .*, .last", pickle.dumps, seen
+        )
+    data = pickle.dumps(seen)
+    assert len(data) < 20_000
+    for again in (pickle.loads(data), copy.deepcopy(seen)):
+        assert repr(again).startswith("Watch(read from a pickle, closed")
+        assert again.latest() == seen.latest() and again.because == seen.because and again.done == 1
+        refuses(ModelError, "this watch is closed", again.step)
+        again.close()
+    callback.open(model, 0)
+    again = pickle.loads(pickle.dumps(callback))
+    assert again.watch is None and again.every == 3 and callback.watch is not None
+    callback.close()
+
+
 def test_an_error_in_the_loop_leaves_the_model_as_it_was(fresh):
     model, inputs = tiny_gpt2(seed=draw(fresh)), batch(fresh)
     expected = model(**inputs).logits
@@ -682,6 +725,12 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
         mh.watch(model.transformer)
     with mh.QKClip(model), pytest.raises(ModelError, match="has a clip already, and two would both scale its heads"):
         mh.QKClip(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    refuses(
+        PlanError, r"^tau=SGD \(.* \.\.\.\) is no limit for a score: give a number.*\.$", mh.QKClip, model, optimizer
+    )
+    refuses(PlanError, r"^alpha=SGD \(.* \.\.\.\) is no share of the clip", mh.QKClip, model, alpha=optimizer)
+    refuses(PlanError, r"^optimizer=GPT2.* \.\.\.\) is no optimizer: give the one", mh.QKClip, model, optimizer=model)
     refuses(PlanError, "step=-1: give the number of steps that were done before", mh.watch, model, step=-1)
     refuses(PlanError, "every=0: give a whole number", mh.HeadWatch, every=0)
     refuses(PlanError, "tau=-1.0 is no limit for a score", mh.HeadWatch, qk_clip=-1.0)

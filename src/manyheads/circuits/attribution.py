@@ -39,7 +39,7 @@ from manyheads.circuits.pairs import AnswersLike
 from manyheads.circuits.residual import Entry, Stream, held, require_linear
 from manyheads.edits import exact, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
-from manyheads.heads import Head
+from manyheads.heads import Head, NotIterated
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel, text_config_of
@@ -67,7 +67,7 @@ class KeyShare(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Attribution:
+class Attribution(NotIterated):
     """What each component adds to the answer's logit (or logit difference): `values`, means over texts of `per_text`.
 
     `components` in the order of the run: "embedding", "L0H0", ..., "L0 output bias", "L0 feed-forward", ...,
@@ -76,6 +76,8 @@ class Attribution:
     one), `capped` the logit as the model returns it. `answers`, `positions` and `tokens` of each text. `keys[text]`:
     for each layer of heads, weights and values by head and key; None unless they were kept.
     """
+
+    instead = "its rows are .components and their .values, and to_pandas() has a row for each"
 
     spec: ModelSpec
     components: tuple[str, ...]

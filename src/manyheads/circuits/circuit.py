@@ -201,6 +201,8 @@ def find_circuit(
         order = generator.permutation(pairs.num_texts).tolist()
         sides = [sorted(order[::2]), sorted(order[1::2])]
         story = f"{len(sides[0])} searched, {len(sides[1])} others measured"
+        # Of all pairs before they are divided: an error counts the texts as they were given.
+        metric_of(lm, pairs, metric, answers, first_token)
     measures = [_Measure.of(lm, pairs, texts, metric, answers, first_token, num_tokens) for texts in sides]
     search, measure = measures[0], measures[1] if sides[1] is not sides[0] else measures[0]
 

@@ -42,7 +42,7 @@ from manyheads.base import Json, brief, one_of, plain
 from manyheads.circuits.residual import Branches, NormForm, norm_form
 from manyheads.edits import replaced_forward, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadsLike, NotIterated
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel, probe_inputs, run
@@ -72,7 +72,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Composition:
+class Composition(NotIterated):
     """Q-, K- and V-composition of all pairs of heads: `scores[kind][reader, writer]`, in the order of `heads`.
 
     `kind` is "q", "k" or "v". NaN where the writer is not before the reader in the same stream. `scores` are 0 to 1,
@@ -80,6 +80,8 @@ class Composition:
     texts were given: for "q" and "k" the mean over rows of half the sum of |change of weight| of the reader's map (0 to
     1) without the writer, for "v" the relative change of the reader's output; NaN for pairs that were not asked for.
     """
+
+    instead = "its pairs are .strongest(), and to_pandas() has a row for each"
 
     spec: ModelSpec
     scores: dict[str, Float64[ndarray, "reader writer"]]

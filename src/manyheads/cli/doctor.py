@@ -27,12 +27,12 @@ from rich.text import Text
 
 import manyheads
 from manyheads import attention as operation
-from manyheads import base, machine, models
+from manyheads import base, machine, models, recording
 from manyheads.cli.arguments import AsJson
 from manyheads.cli.failed_imports import NAME, Failed, failed_import, in_words, module_of, refused_backend, spans
 from manyheads.cli.terminal.console import clean, emit_document, hanging, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import ModelError
+from manyheads.errors import ModelError, ShapeError
 
 MISSING = "not installed"
 SHOWN = ("torch", "transformers")  # rows of their own; other packages share one, unless something is to be said of them
@@ -58,7 +58,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType({  # and what each does where it
     "ONEDNN_DEFAULT_FPMATH_MODE, DNNL_DEFAULT_FPMATH_MODE, NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE":
         "float32 products are rounded to fewer digits: the guard may refuse recordings",
     "CUDA_VISIBLE_DEVICES": "which GPUs there are",
-    "RANK, WORLD_SIZE": "this is one of several processes, which share a corpus (torchrun)",
+    "RANK, WORLD_SIZE, LOCAL_RANK": "this is one of several processes, which share a corpus (torchrun)",
     "PYTHONOPTIMIZE": "manyheads' own invariants are not checked",
     "MPLBACKEND": "matplotlib's windows; no picture of manyheads needs them",
 })  # fmt: skip
@@ -253,8 +253,13 @@ def devices() -> Iterator[Finding]:
 
 
 def attention() -> Iterator[Finding]:
-    """Which backend serves which call, on a GPU where one is here: in the words of the results (`Attended.because`)."""
+    """Which backend serves which call, on a GPU where one is here: in the words of the results (`Attended.because`).
+
+    "maps": what reads a recording's maps there, as MANYHEADS_PASS says or for want of another.
+    """
     import torch  # deferred, as above
+
+    from manyheads.recording.exact_map import Entropy  # which imports torch
 
     device = machine.devices_here()[:2][-1]
     q, k = (torch.randn(2, heads, 23, 16, device=device) for heads in (6, 2))
@@ -274,6 +279,10 @@ def attention() -> Iterator[Finding]:
             if failed_import(error):
                 raise
             yield Finding(subject, f"failed with {in_words(error)}", "wrong", REPORT)
+    try:
+        yield Finding("maps", recording.record_tensors(q, k).layers[0].reduce([Entropy()]).because)
+    except (ShapeError, ModelError) as error:  # MANYHEADS_PASS is none, or is kernels where there are none
+        yield Finding("maps", str(error).rstrip("."), "wrong")
 
 
 def bundled() -> Iterator[Finding]:
@@ -297,5 +306,19 @@ def variables() -> list[Finding]:
     for name, value in sorted(os.environ.items()):
         if value and (name in effects or name.startswith("MANYHEADS_")):
             words = clean(value) if name in effects and name != "HF_TOKEN" else "set"
-            findings.append(Finding(name, f"{words}: {effects.get(name, 'nothing reads it')}", "note"))
+            fault, remedy = refused(name, value)
+            words += f": {fault or effects.get(name, 'nothing reads it')}"
+            findings.append(Finding(name, words, "wrong" if fault else "note", remedy))
     return findings or [Finding("variables", "none is set that would change a result")]
+
+
+def refused(name: str, value: str) -> tuple[str, str]:
+    """What is wrong with a variable's value, for which something else would fail, and what to do; "" where nothing is.
+
+    MANYHEADS_PASS, MANYHEADS_DEVICE and MPLBACKEND are judged where they are used, in the sections above.
+    """
+    if name in ("MANYHEADS_CACHE", "MANYHEADS_STATE") and Path(value).exists() and not Path(value).is_dir():
+        return "it is a file, so nothing can be kept there", f"Name a folder, or unset {name}."
+    if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") and not value.isdecimal():
+        return "it is no whole number", f"torchrun sets it: unset {name}, and start several processes by torchrun."
+    return "", ""

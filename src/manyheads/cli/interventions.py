@@ -382,7 +382,11 @@ def importance_lines(
     lines += [Text(scale, style="dim"), Text()]
     order, (low, high) = result.ranking(), result.interval
     index_of = {head: index for index, head in enumerate(result.heads)}
-    ends = {"worth most": order[::-1][:LISTED], "worth least": order[:LISTED]}
+    if len(order) <= 2 * LISTED:  # each head once
+        ends = {"every head, worth most first": order[::-1]}
+    else:
+        most = [head for head in order[::-1][:LISTED] if value[head] > 0]
+        ends = {"worth most": most, "worth least": order[:LISTED]} if most else {"worth least": order[:LISTED]}
     indices = [index_of[head] for heads in ends.values() for head in heads]
     values, lows, highs = (aligned(column[indices].tolist()) for column in (result.values, low, high))
     row = 0

@@ -16,6 +16,7 @@ from rich.text import Text
 from typer.models import OptionInfo
 
 from manyheads import watching
+from manyheads.base import plural
 from manyheads.cli.studio import desk_of, open_studio
 from manyheads.cli.terminal.console import (
     Column,
@@ -170,14 +171,17 @@ def curves_page(
     command: bool,
 ) -> list[list[Text]]:
     """The same for people, in sections: what was watched, a line a layer or head, alerts, what to type next."""
+    import numpy as np  # as above
+
     facts, steps = curves.facts, curves.steps
     title = Text.assemble(
         (clean(str(curves.path)), "bold"), f" · {clean(str(facts['model']))}" if "model" in facts else ""
     )
     if not len(steps):
         return [[title], [Text("No step yet: the first watched step of the training comes here.")]]
+    span = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
     every = f", every {facts['every']:,}" if isinstance(facts.get("every"), int) else ""
-    title.append(f" · {len(curves.heads):,} heads · {len(steps):,} watched steps, {steps[0]:,} to {steps[-1]:,}{every}")
+    title.append(f" · {plural(len(curves.heads), 'head')} · {plural(len(steps), 'watched step')}, {span}{every}")
     values = curves.values[:, :, curves.statistics.index(statistic)]
     raised = watching.alerts(curves.heads, curves.statistics, steps, curves.values, rules)
     counted = [Text(clean(curves.numbering), style="dim")] if curves.numbering else []
@@ -185,6 +189,17 @@ def curves_page(
         [title, *counted],
         _table(curves, statistic, values, heads, {str(alert.head) for alert in raised}, console),
     ]
+    checked = [rule for rule in rules if rule.statistic in curves.statistics]
+    missing: list[Text] = []  # no rule knows of them, and the table draws a gap
+    for name in dict.fromkeys([statistic, *(rule.statistic for rule in checked)]):
+        column = np.isnan(curves.values[:, :, curves.statistics.index(name)])
+        if column.any():
+            gone = [str(curves.heads[place]) for place in np.flatnonzero(column.any(0)).tolist()]
+            first, last = (int(steps[row]) for row in np.flatnonzero(column.any(1))[[0, -1]])
+            few = ", ".join(gone[:SHOWN_ALERTS]) + (", ..." if len(gone) > SHOWN_ALERTS else "")
+            where = f": {name} of {few}, first at step {first:,}, last at step {last:,}."
+            missing += hanging(Text("no number (NaN)", style="bold"), where, console.width)
+    sections.append(missing)
     words = [Text.assemble("  ", (str(alert), "bold" if alert.lasts else "")) for alert in raised[:SHOWN_ALERTS]]
     for line, alert in zip(words, raised, strict=False):
         value = "NaN" if math.isnan(alert.value) else f"{alert.value:.3g}"
@@ -195,16 +210,9 @@ def curves_page(
         )
         sections.append([Text(f"{len(raised)} alerts" if len(raised) > 1 else "1 alert", style="bold"), *words, *more])
     else:
-        checked = [rule.condition for rule in rules if rule.statistic in curves.statistics]
-        sections.append(
-            hanging(Text("no alerts"), f": no head has {', or '.join(checked)}.", console.width) if checked else []
-        )
-    if math.isnan(values.sum()):  # no rule knows of them, and the table draws a gap
-        gone = [str(head) for head, column in zip(curves.heads, values.T, strict=True) if math.isnan(column.sum())]
-        span = [int(step) for step, row in zip(steps, values, strict=True) if math.isnan(row.sum())]
-        few = ", ".join(gone[:SHOWN_ALERTS]) + (", ..." if len(gone) > SHOWN_ALERTS else "")
-        words = f": {statistic} of {few}, first at step {span[0]:,}, last at step {span[-1]:,}."
-        sections.append(hanging(Text("no number (NaN)", style="bold"), words, console.width))
+        heading = Text("no alerts where there are numbers" if missing else "no alerts")
+        none = f": no head has {', or '.join(rule.condition for rule in checked)}."
+        sections.append(hanging(heading, none, console.width) if checked else [])
     if command:
         further = [name for name in curves.statistics if name != statistic]
         line = f"manyheads watch {shlex.quote(str(curves.path))}"

@@ -21,6 +21,7 @@ import torch
 
 from manyheads.base import Json, first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
+from manyheads.heads import NotIterated
 from manyheads.texts import Document, text_seed
 
 NAMED = 20  # of those that failed, the first so many are held by name
@@ -161,7 +162,7 @@ def as_corpus(texts: object) -> Corpus:
     if isinstance(texts, str | Document):
         texts = [texts]
     kind = type(texts).__name__
-    if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes | NotIterated):
         raise TextError(f"texts is a {kind}: give a text, or a list of texts.")
     items = cast("Iterable[object]", texts)
     if not isinstance(items, Sequence):

@@ -14,15 +14,17 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from torch import nn
 
+from manyheads.base import brief
 from manyheads.edits.computed import CorpusLike, Prepared, compute, model_digest, open_plan
 from manyheads.edits.edits import NOTHING, Acts, Editor, plans_of
 from manyheads.edits.metrics import require_loaded
-from manyheads.errors import PlanError
+from manyheads.errors import HeadError, PlanError
+from manyheads.heads import parts_of
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel, tap
 from manyheads.models.loading import refusing_head_mask
@@ -32,7 +34,7 @@ PlanLike = Plan | Step | Sequence[Plan | Step] | Prepared | str | os.PathLike[st
 log = logging.getLogger("manyheads")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Applied:
     """An applied plan: `unchanged` and `changes` report what its steps have done so far."""
 
@@ -57,6 +59,9 @@ class Applied:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, and beside it what was computed from a corpus. Errors: PlanError, FileAccessError."""
         self.prepared.save(path)
+
+    def __repr__(self) -> str:
+        return brief(f"Applied({'; '.join(map(str, self.prepared.plans))})")
 
 
 @contextmanager
@@ -110,6 +115,12 @@ def prepare(lm: LoadedModel | nn.Module, plan: PlanLike, corpus: CorpusLike | No
         require_loaded(lm)
     model, name = (lm, type(lm).__name__) if isinstance(lm, nn.Module) else (lm.model, lm.name)
     require_all_heads(model, name, "a plan")
+    if isinstance(plan, str) and not os.path.exists(plan):
+        with suppress(HeadError):  # of a path, which `open_plan` refuses
+            heads = [part[0] for part in parts_of(plan)]
+            raise PlanError(
+                f"{plan!r} names heads, and says nothing of what to do: write Plan([Ablate({', '.join(heads)!r})])."
+            )
     if isinstance(plan, str | os.PathLike):
         plan = open_plan(plan)
     if isinstance(plan, Prepared):

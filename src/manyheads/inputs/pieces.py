@@ -63,7 +63,7 @@ def documents_of(texts: object) -> list[Document]:
         name = type(value).__name__
         return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
-    if not isinstance(texts, str | Document | Sequence):
+    if not isinstance(texts, str | Document | Sequence) or isinstance(texts, bytes | bytearray):
         raise TextError(f"texts is {kind(texts)}: give a text, or a list of texts.")
     items: list[object] = [texts] if isinstance(texts, str | Document) else [*texts]
     if not items:

@@ -45,6 +45,8 @@ def prune_heads(lm: LoadedModel, heads: HeadsLike, *, empty_layers: bool = False
     """
     require_in_memory(lm, "prune_heads", "prune")
     removed = lm.spec.select(heads)
+    if not removed:
+        raise HeadError(f"{heads=} names no heads: without none of them a model is as it was. Name one or more.")
     remaining = require_legal(lm.spec, removed, shared_biases(lm.model, lm.spec), empty_layers)
     sites = {(site.stack, site.layer): site for site in lm.spec.sites}
     shared_modules = {site.module.split("#")[0] for site in lm.spec.sites if "#" in site.module}
@@ -69,7 +71,7 @@ def prune_heads(lm: LoadedModel, heads: HeadsLike, *, empty_layers: bool = False
         model,
         lm.tokenizer,
         lm.name,
-        because if removed else f"{lm.because}; pruned of nothing",
+        because,
         lm.processor,
         before=lm.before if cut_before else lm.spec,
         weights_hash_before=lm.weights_hash_before if cut_before else lm.weights_hash,
@@ -105,8 +107,6 @@ def _verified(
     Raises ModelError where the error is not small, or where heads with nonzero outputs were silenced and nothing
     changed: then the comparison proves nothing.
     """
-    if not removed:
-        return 0.0, 0.0
     gone: dict[str, list[int]] = {}
     for layer, stays in remaining.items():
         site = sites[layer]
@@ -304,8 +304,8 @@ def require_legal(
     emptied = [site for site in spec.sites if len(lost.get(_layer(site), ())) == site.num_heads]
     if emptied and not empty_layers:
         raise HeadError(
-            f"{str(requested)!r} removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output "
-            f"its bias and nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
+            f"this removes all {emptied[0].num_heads} heads of {emptied[0]}: its attention would output its bias and "
+            f"nothing else. Say empty_layers=True (--empty-layers) if that is meant, or keep one head."
         )
     if bound := [site for site in emptied if site.stack in shared]:
         raise HeadError(

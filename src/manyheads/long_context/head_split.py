@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from manyheads.base import Json, brief, replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadSet, layer_name, parse_heads
+from manyheads.heads import Head, HeadSet, NotIterated, layer_name, parse_heads
 from manyheads.long_context.head_list_formats import write_heads
 from manyheads.long_context.split_layer import (
     JoinedBy,
@@ -44,7 +44,7 @@ ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", 
 
 
 @dataclass(frozen=True)
-class HeadSplit:
+class HeadSplit(NotIterated):
     """Key/value heads of one model, divided into those that keep everything ("retrieval") and those that stream.
 
     - `model`, `weights_hash`: of which model (`LoadedModel.weights_hash`); the hash is "" in a list of heads whose file
@@ -59,6 +59,8 @@ class HeadSplit:
 
     It is written by `save` as JSON, and read by `open`. Equal splits are equal values.
     """
+
+    instead = "its heads are .retrieval and .streaming, and its layers .layers"
 
     model: str
     weights_hash: str

@@ -433,6 +433,8 @@ def _check_call(
     """
     if not torch.compiler.is_compiling():
         for name, x in {"query": query, "key": key, "value": value, "positions": positions}.items():
+            if x is None and name == "query":
+                raise ShapeError(f"query is None: give the tokens that look, {_batch(layer, layer.embed_dim)}.")
             if x is not None and not isinstance(x, Tensor):
                 raise ShapeError(
                     f"{name} is a {type(x).__name__}: give a tensor, as torch.as_tensor({name}) makes one."
@@ -542,9 +544,12 @@ def _check_inputs(
             )
         # Under autocast torch converts at each product, so that inputs of another dtype are right there.
         if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise ShapeError(
-                f"{name} is {x.dtype} and the layer {weight.dtype}: convert one, as in layer.to({x.dtype})."
+            remedy = (
+                f"convert one, as in layer.to({x.dtype})"
+                if x.is_floating_point()  # a layer has no other weights
+                else f"convert the input, as in {name}.to({weight.dtype})"
             )
+            raise ShapeError(f"{name} is {x.dtype} and the layer {weight.dtype}: {remedy}.")
     if query.ndim == 3 and key is not None and key.shape[axis := 0 if layer.batch_first else 1] != query.shape[axis]:
         raise ShapeError(
             f"query has {query.shape[axis]} texts and key has {key.shape[axis]}: must be equal. This layer reads "

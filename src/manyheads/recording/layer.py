@@ -88,9 +88,14 @@ class LayerRecord:
         Errors: WindowError above 1 GB, ShapeError for a head or text that is not there.
         """
         text = self._text(text)
-        rows, columns = _window(queries, self.num_queries(text)), _window(keys, self.num_keys(text))
+        rows = _window("queries", queries, self.num_queries(text))
+        columns = _window("keys", keys, self.num_keys(text))
         num_heads = self.site.num_heads
         if head is not None and (not isinstance(head, int) or not 0 <= head < num_heads):
+            if not isinstance(head, int):  # a head's name, or a number of another type
+                for name in self.site.heads:
+                    if str(head) in (str(name), str(name.index)):
+                        raise ShapeError(f"head={head!r}: a layer's heads are whole numbers: give head={name.index}.")
             raise ShapeError(f"{head=} is not in layer {self.site.layer}: it has heads 0 to {num_heads - 1}.")
         heads = range(num_heads) if head is None else [head]
         size = len(heads) * (rows.stop - rows.start) * (columns.stop - columns.start) * 4
@@ -164,8 +169,8 @@ class LayerRecord:
                 f"{self.site.module} looks at its own text: give that text's words as words=, without key_words=."
             )
         rows, columns = row_words.units(drop=drop), column_words.units(drop=drop)
-        rows = rows[_window(queries, len(rows))]
-        columns = columns[_window(keys, len(columns))]
+        rows = rows[_window("queries", queries, len(rows))]
+        columns = columns[_window("keys", keys, len(columns))]
         summed = column_words.units() if how == "max" else columns  # a maximum is scaled to the mass of its whole row
         num_heads = self.site.num_heads if head is None else 1
         if (size := num_heads * len(rows) * len(summed) * 4) > WINDOW_BYTES:
@@ -221,7 +226,7 @@ class LayerRecord:
 
     def _text(self, text: int) -> int:
         """The text's index from the front, checked."""
-        if not -len(self.lengths) <= text < len(self.lengths):
+        if not hasattr(text, "__index__") or not -len(self.lengths) <= text < len(self.lengths):
             raise ShapeError(f"{text=} is not in this recording: it holds {len(self.lengths)} texts, counted from 0.")
         return text % len(self.lengths)
 
@@ -238,7 +243,12 @@ class LayerRecord:
         return self.k.shape[2] if self.crosses else int(self.lengths[text])
 
 
-def _window(chosen: slice | None, length: int) -> slice:
+def _window(name: str, chosen: slice | None, length: int) -> slice:
+    if chosen is not None and not isinstance(chosen, slice):
+        raise ShapeError(
+            f"{name} is a {type(chosen).__name__}, and a window is a slice: give {name}=slice(1, 50), or read cells of "
+            f"your choice by weights_at(queries, keys)."
+        )
     begin, end, step = (chosen or slice(None)).indices(length)
     if step != 1:
         raise ShapeError(f"a window has step 1, but {chosen} has step {step}: slice the result instead.")

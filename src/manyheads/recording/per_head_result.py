@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+from numpy import ndarray
+from numpy.typing import DTypeLike
+
 from manyheads.base import Json, html_table, plain, replacing
 from manyheads.errors import FileAccessError, HeadError
-from manyheads.heads import Head
+from manyheads.heads import Head, NotIterated
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -31,7 +35,7 @@ def head_place(head: str | Head, heads: Sequence[Head], missing: str = "here: th
     return heads.index(head)
 
 
-class PerHeadResult:
+class PerHeadResult(NotIterated):
     """Base of results with one entry for each head. A subclass has `heads` and `to_pandas`; `missing` words its error.
 
     `heads` are in the model's order (a ranking's are in its own), and entry number i of every array of the result
@@ -39,6 +43,7 @@ class PerHeadResult:
     """
 
     missing: ClassVar[str] = "here: there are {first} to {last}."
+    instead = "its heads are .heads, and to_pandas() has a row for each. Write `for head in result.heads`"
 
     if TYPE_CHECKING:  # a field in some subclasses and computed in others: a base class can declare only one of the two
 
@@ -53,12 +58,12 @@ class PerHeadResult:
         """Whether there is an entry for a head, a `Head` or its name. Errors: HeadError for any other text."""
         return (Head.parse(head) if isinstance(head, str) else head) in self.heads
 
-    def __iter__(self) -> Iterator[object]:
-        """Refused where a subclass does not iterate: Python would ask for entry 0, 1, ... Errors: HeadError."""
-        raise HeadError(
-            f"{type(self).__name__} is not iterated: its heads are .heads, and to_pandas() has a row for each. Write "
-            f"`for head in result.heads`."
-        )
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> ndarray:
+        """Refused where a subclass is neither an array nor a sequence: numpy would hide it whole in an array of one
+        object. Errors: HeadError."""
+        if isinstance(self, Sequence):
+            return np.array([*self], dtype)
+        raise HeadError(f"{type(self).__name__} is no array: to_pandas() has its numbers, a row for each head.")
 
     def head_columns(self) -> dict[str, list[str] | list[int]]:
         """The columns with which every table of heads begins: the name, then stack, layer and index."""

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from manyheads.base import Json, brief, html_table, plain, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
-from manyheads.heads import Head
+from manyheads.heads import Head, NotIterated
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
 from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, frames_of, grid_of
@@ -42,7 +42,7 @@ SHOWN_TEXT = 120  # characters of the first text in a notebook
 
 
 @dataclass(frozen=True, eq=False, init=False)
-class Recording:
+class Recording(NotIterated):
     """What every attention layer did with some texts: `rec.layers[3]`, or `rec.stacks["cross"][3]` of several stacks.
 
     3 is the model's own number of the layer; layers without attention leave gaps, and a number that is taken already
@@ -50,6 +50,8 @@ class Recording:
     earlier manyheads wrote a recording whose layers are counted instead. `provenance` says which model, dtype, backend
     and guard error it comes from.
     """
+
+    instead = "its layers are .layers, or of several stacks .stacks[name]"
 
     stacks: Mapping[str, Layers[LayerRecord]]
     tokens: Tokens

@@ -95,7 +95,7 @@ def find_roles(
     """What each head of a loaded model does on some texts: one role a head, in the model's order, and every claim.
 
     - `lm`: a loaded model.
-    - `texts`: texts, Documents, or a Corpus (`corpora.open_corpus`); those with gold syntax are also asked for every
+    - `texts`: texts, Documents, or a Corpus (`open_corpus`); those with gold syntax are also asked for every
       relation.
     - `passages`: stretches of text with gold coreference, asked for antecedents alone.
     - `patterns`: your own roles by name, a function of a text's tokens each (`statistics.defined.own_pattern`).
@@ -119,7 +119,7 @@ def find_roles(
     holds other files.
     """
     if texts is None:
-        raise TextError("texts=None: give a text, a list of texts, or a corpus (corpora.files.open_corpus).")
+        raise TextError("texts=None: give a text, a list of texts, or a corpus (mh.open_corpus).")
     check_resume(resume)
     if probes:
         require_all_heads(lm.model, lm.name, "find_roles(probes=True)")

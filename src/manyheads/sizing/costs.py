@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from manyheads import units
 from manyheads.base import Json, brief, divisors, plural
 from manyheads.errors import ModelError, ShapeError
+from manyheads.heads import NotIterated
 from manyheads.sizing.architecture.architecture import (
     LAST,
     ONCE,
@@ -142,10 +143,12 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Sizing:
+class Sizing(NotIterated):
     """What an architecture costs. Counts are exact; `notes` say what they mean and what was assumed. `prefill`,
     `decode`, `cache` and `decoding` are None where there is none, or where the description cannot tell (then
     `architecture.why_untold` says why)."""
+
+    instead = "its numbers are attributes, as .num_parameters and .cache, and .layers has each layer's parameters"
 
     architecture: Architecture
     ask: Ask

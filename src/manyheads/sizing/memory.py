@@ -135,6 +135,10 @@ def memory_bytes(memory: int | str) -> int:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)\s*", memory, re.IGNORECASE)
         if match and match[2].upper() in UNITS and float(match[1]) > 0:
             return round(float(match[1]) * UNITS[match[2].upper()])
+        if (number := memory.strip()).isdecimal() and int(number) > 0:
+            raise ShapeError(
+                f"memory={memory!r} has no unit: write '{number} GB' (10^9 bytes each) or '{number} GiB' (2^30)."
+            )
     elif not isinstance(memory, bool) and isinstance(memory, int) and memory > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         if memory < LEAST:
             raise ShapeError(

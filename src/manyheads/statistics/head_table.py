@@ -12,9 +12,9 @@ from jaxtyping import Float64
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from manyheads.base import Json, brief, html_table
+from manyheads.base import Json, brief, few, html_table
 from manyheads.corpora import NONE_FAILED, Failures
-from manyheads.errors import StatisticError
+from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head
 from manyheads.recording import SHOWN_COLUMNS, PerHeadResult
 from manyheads.spec import Site, counted_layers
@@ -100,11 +100,18 @@ class HeadTable(PerHeadResult):
         return self._values[half]
 
     def _column_index(self, name: str) -> int:
-        if name not in self.names:
+        if name in self.names:
+            return self.names.index(name)
+        try:
+            head = Head.parse(str(name))
+        except HeadError:
             raise StatisticError(
-                f"this table has no {name!r}, only {', '.join(self.names[:8])} ...: measure it by name, or 'all'."
-            )
-        return self.names.index(name)
+                f"this table has no {name!r}, only {few(self.names, 8)}: measure it by name, or 'all'."
+            ) from None
+        self.head_place(head)
+        raise StatisticError(
+            f"'{head}' is a head, and a column is a statistic: write table['{head}', {self.names[0]!r}] for one number."
+        )
 
     @overload
     def __getitem__(self, key: str) -> Float64[ndarray, "head"]: ...
@@ -115,8 +122,8 @@ class HeadTable(PerHeadResult):
 
         Errors: HeadError for a head that is not in the table, StatisticError for a statistic that is not.
         """
-        if isinstance(key, str):
-            return self.column(key)
+        if isinstance(key, str | Head):
+            return self.column(str(key))
         if not isinstance(key, tuple) or len(key) != 2:
             raise StatisticError(
                 f"table[{key!r}]: a table is read by names: write table[{self.names[0]!r}] for a column, or "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copyreg
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -124,6 +124,8 @@ def choose(
     statistics are.
     Errors: StatisticError names the nearest, or what the texts lack.
     """
+    if not isinstance(request, Iterable) or isinstance(request, bytes):
+        raise StatisticError(f"statistics={request!r}: give 'default', 'all', a name, or a list of names.")
     if isinstance(request, str):
         more = (*(OF_CROSS if crosses else ()), *(OF_IMAGES if images else ()))
         plain = tuple(name for name in more if NAMED[name].kind == "statistic")
@@ -149,7 +151,7 @@ def choose(
 
 def may_need_survey(request: str | Sequence[str | Statistic]) -> bool:
     """Whether the request has a name or a pattern that only the texts can tell the meaning of."""
-    items = (request,) if isinstance(request, str) else request
+    items = (request,) if isinstance(request, str) or not isinstance(request, Iterable) else request
     known = {"default", "all", *ALIASES}
     return any(isinstance(item, str) and item not in known and named(item) is None for item in items)
 

@@ -219,7 +219,12 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
         newer = facts.get("format_version", VERSION) > VERSION
     except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         cause = "it is empty" if not data else first_line(error).rstrip(".")
-        raise RecordingError(f"{file} cannot be read as Parquet: {cause}.") from error
+        if data and not data.startswith(b"PAR1"):  # with which every Parquet file begins
+            cause = "it is another kind of file"
+        raise RecordingError(
+            f"{file} cannot be read as Parquet: {cause}. Name what a watched training wrote, as mh.watch(model, "
+            f"out='heads.parquet') does; if this is it, the file is damaged."
+        ) from error
     if newer:
         raise RecordingError(f"{file} was written by a newer manyheads: update this one to read it.")
     lacking = [name for name in KEYS if name not in columns]

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.attention import largest_scores
-from manyheads.base import divisors, first_line, plural
+from manyheads.base import brief, divisors, first_line, plural
 from manyheads.errors import ModelError, PlanError
 from manyheads.heads import Head
 from manyheads.machine import is_sharded, require_all_heads
@@ -117,12 +117,17 @@ class QKClip:
     ) -> None:
         require_limit(tau)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
-            raise PlanError(f"{alpha=} is no share of the clip for q: give a number from 0 (all to k) to 1 (all to q).")
+            raise PlanError(
+                f"alpha={brief(repr(alpha))} is no share of the clip for q: give a number from 0 (all to k) to 1 (all "
+                f"to q)."
+            )
         self.tau, self.alpha, self.last = float(tau), float(alpha), None
         self.model, _ = unwrapped(model)
         name = type(self.model).__name__
         if optimizer is not None and not hasattr(optimizer, "param_groups"):
-            raise PlanError(f"{optimizer=} is no optimizer: give the one that trains this {name}, or none.")
+            raise PlanError(
+                f"optimizer={brief(repr(optimizer))} is no optimizer: give the one that trains this {name}, or none."
+            )
         for clipped in list(_CLIPPED):
             if self.model in {*clipped.modules()} or clipped in {*self.model.modules()}:
                 raise ModelError(
@@ -495,7 +500,7 @@ class QueryKeyWeights:
 def require_limit(tau: float) -> None:
     """Errors: PlanError for what is no limit for a score."""
     if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
-        raise PlanError(f"{tau=} is no limit for a score: give a number above 0, as 100.0 (Kimi K2).")
+        raise PlanError(f"tau={brief(repr(tau))} is no limit for a score: give a number above 0, as 100.0 (Kimi K2).")
 
 
 def split_factor(

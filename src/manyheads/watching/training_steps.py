@@ -34,7 +34,7 @@ from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import Mask
-from manyheads.base import Json, whole
+from manyheads.base import Json, brief, plural, whole
 from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import own_rank
@@ -117,10 +117,13 @@ class WatchedStep(PerHeadResult):
                     continue
                 for kind in SUMMARY.get(name, ("max",) if name in MAXIMA else ("mean", "max")):
                     out[f"heads/{place}{name}.{kind}"] = float(getattr(column, kind)())
+                # A head without a number is neither under a limit nor over it: as a mean, a share is then NaN.
+                known = not np.isnan(column).any()
                 if name == "first_mass":
-                    out[f"heads/{place}sink_heads"] = float((column > SINK).mean())
+                    out[f"heads/{place}sink_heads"] = float((column > SINK).mean()) if known else np.nan
                 if name == "output_share":
-                    out[f"heads/{place}dead_heads"] = float((column < DEAD * even[heads][counted]).mean())
+                    dead = column < DEAD * even[heads][counted]
+                    out[f"heads/{place}dead_heads"] = float(dead.mean()) if known else np.nan
         return out
 
     def to_pandas(self) -> pd.DataFrame:
@@ -139,7 +142,8 @@ class Watch:
     """What `watch` returns: call `step()` after each of the optimizer's steps, and `close()` at the end.
 
     `fresh`: whether the step that just ended was watched. `last`: its numbers by head (`WatchedStep`); of the last
-    watched step, if it was not; None before any. `because` says how numbers are read.
+    watched step, if it was not; None before any. `because` says how numbers are read. A closed watch is pickled with
+    its numbers, and without its model; an open one is not.
     """
 
     def __init__(
@@ -191,7 +195,7 @@ class Watch:
 
     @property
     def because(self) -> str:
-        return self._tap.because
+        return self._because if self._closed else self._tap.because
 
     def wants(self, step: int) -> bool:
         """Whether step number `step` (from 1) is watched."""
@@ -257,12 +261,30 @@ class Watch:
 
     def close(self) -> None:
         """Stop watching. The model is as it was before."""
-        self._closed = True
+        if self._closed:
+            return
+        self._because, self._closed = self._tap.because, True
         self._tap.close()
         _WATCHED.discard(self.model)
         if self._history is not None:
             self._history.close()
             self._history = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Errors: ModelError for an open watch."""
+        if not self._closed:
+            raise ModelError(
+                "this watch is open, and its hooks on a model go into no pickle: close it first, or pickle its numbers "
+                "so far, .last."
+            )
+        names = ("chosen", "every", "rows", "out", "done", "fresh", "last", "_because", "_closed")
+        return {name: value for name, value in vars(self).items() if name in names}
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"every {plural(self.every, 'step')}"
+        names = ", ".join(self.chosen.names)
+        model = type(self.model).__name__ if hasattr(self, "model") else "read from a pickle"
+        return brief(f"Watch({model}, {state}: {plural(self.done, 'step')} done; {names})")
 
     def __enter__(self) -> Watch:
         return self
@@ -452,6 +474,10 @@ class WatchCallback:
         self.layers, self.tau = layers, qk_clip
         self.watch: Watch | None = None
         self.clip: QKClip | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has the options alone: a model that is copied while it is watched takes no watch with it either."""
+        return {**vars(self), "watch": None, "clip": None}
 
     def open(self, model: nn.Module, step: int, method: str = "") -> None:
         """A training begins, after `step` steps. What an earlier one left open is closed."""

@@ -15,7 +15,7 @@ from numpy import ndarray
 from manyheads.base import Json, Progress, brief, plural, whole
 from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import StatisticError
-from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.heads import Head, HeadSet, NotIterated, parse_heads
 from manyheads.inputs import Inputs, InputsLike, read
 from manyheads.models import LoadedModel
 from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
@@ -27,7 +27,7 @@ DRAWS = 20  # tries for each random set: among few heads the same one comes agai
 
 
 @dataclass(frozen=True, eq=False)
-class Effect:
+class Effect(NotIterated):
     """The effect of a plan on a metric. A positive `change` is for the worse.
 
     `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` are its 95 % interval over texts
@@ -37,6 +37,8 @@ class Effect:
     change, token by token. `notes` records why this metric, which controls, and how long texts were read. `num_heads`:
     how many heads the plan names, those that a copy reads among them.
     """
+
+    instead = "its numbers are .change, .low and .high, and .per_text is each text's change"
 
     plan: Plan
     metric: str

@@ -98,19 +98,29 @@ def control_things(outcome: Effect) -> str:
 def importance_verdict(result: Importance) -> str:
     """How importance is spread over heads, in two or three sentences: how few hold half of it, how many matter little.
 
-    Heads without which the metric improves are counted as worth nothing. There is no control: no head is left out.
+    Heads without which the metric improves are counted as worth nothing. There is no control: no head is left out. But
+    where intervals over texts are known, a head whose interval includes 0 makes no headline of its own.
     """
     worth = np.clip(result.values, 0, None)
     largest, total = float(worth.max(initial=0.0)), float(worth.sum())
-    if largest < ROUNDING:
+    if not bool((np.abs(result.values) >= ROUNDING).any()):
         return "No head by itself changes anything on these texts."
-    order = result.ranking()[::-1]
-    few = int(np.searchsorted(np.cumsum(np.sort(worth)[::-1]), total / 2)) + 1
-    named = ", ".join(map(str, order[: min(few, NAMED)])) + (" and others" if few > NAMED else "")
-    little = int((worth < LITTLE * largest).sum())
-    words = f"Half of all importance is in {few} of {len(order)} heads: {named}."
-    if little:
-        words += f" {little} matter{'s' * (little == 1)} little: less than {LITTLE:.0%} of {order[0]}."
-    if better := int((result.values < -ROUNDING).sum()):
+    order, num_texts = result.ranking()[::-1], len(result.per_text)
+    # A head that is worth the same on every text has no interval but its value.
+    low, high = (np.where(np.isnan(end), result.values, end) for end in result.interval)
+    crosses = {head for head, least, most in zip(result.heads, low, high, strict=True) if least <= 0 <= most}
+    if len(crosses) == len(order):
+        return f"No head's importance is clear of 0: over these {num_texts} texts the interval of each includes it."
+    words = "No head is worth anything by itself on these texts."
+    if largest >= ROUNDING:
+        few = int(np.searchsorted(np.cumsum(np.sort(worth)[::-1]), total / 2)) + 1
+        named = ", ".join(map(str, order[: min(few, NAMED)])) + (" and others" if few > NAMED else "")
+        words = f"Half of all importance is in {few} of {len(order)} heads: {named}."
+        if unclear := len(crosses.intersection(order[:few])):
+            whose = "its interval" if few == 1 else f"the interval of {unclear} of them"
+            words += f" But {whose} over texts includes 0."
+        if little := int((worth < LITTLE * largest).sum()):
+            words += f" {little} matter{'s' * (little == 1)} little: less than {LITTLE:.0%} of {order[0]}."
+    if better := int((high < -ROUNDING).sum()):
         words += f" Without {better} of them, one at a time, {result.metric} falls, which is for the better."
     return words

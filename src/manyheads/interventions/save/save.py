@@ -68,7 +68,7 @@ class PrunedModel(LoadedModel):
         }
 
     def __repr__(self) -> str:
-        return brief(f"PrunedModel({self.name} without {removed_text(self) or 'nothing'}, error {self.error:.1e})")
+        return brief(f"PrunedModel({self.name} without {removed_text(self)}, error {self.error:.1e})")
 
     def zeroed(self) -> LoadedModel:
         """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""

@@ -108,7 +108,8 @@ def brief(error: Exception) -> str:
 def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     """The checkpoint in `folder`. Raises ModelError unless there is a config.json and weights in safetensors."""
     try:
-        files = sorted(path.name for path in folder.iterdir() if path.is_file())
+        # A folder inside ends in "/", so that it is no file of a model, and a message shows it as what it is.
+        files = sorted(path.name + "/" * (not path.is_file()) for path in folder.iterdir())
     except OSError as error:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
     packed = [file for file in files if file.lower().endswith(GGUF)]
@@ -185,7 +186,7 @@ def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str,
 
 
 def _pickles_in(files: list[str]) -> list[str]:
-    return [file for file in files if Path(file).suffix in _PICKLES and not file.startswith(_TRAINING)]
+    return [file for file in files if file.endswith(_PICKLES) and not file.startswith(_TRAINING)]
 
 
 def _holds(files: list[str]) -> str:
