@@ -36,7 +36,7 @@ test: $(READY) chromium ## the fixed set: the same tests at every commit, all bu
 test-touched: test ## ... and every case of the tests of what you changed since main
 	@touched=$$($(BIN)/python -m tests.touched) && { test -z "$$touched" || $(BIN)/pytest -q $(PROCESSES) -m "" $$touched; }
 
-test-all: $(READY) chromium ## every case of every test (some 20 minutes)
+test-all: $(READY) chromium ## every case of every test (an hour on two cores)
 	@$(BIN)/pytest -q $(PROCESSES) -m ""
 
 test-install: $(READY) ## the wheel, installed by pip alone for every Python here (minutes, gigabytes; PYTHONS=... for others)

@@ -148,7 +148,9 @@ def written(results: Mapping[str, Any]) -> str:
 
 def _table(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) -> str:
     rows = [f"| {x.bar.what} | {x.measured} | {x.bar.limit} | {x.verdict} |" for x in bars]
-    measured = "never run" if result is None else f"{result['date']}, {result['machine']}, torch {result['torch']}"
+    measured = (
+        "no whole result yet" if result is None else f"{result['date']}, {result['machine']}, torch {result['torch']}"
+    )
     head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.", ""]
     return "\n".join([*head, "| what | measured | bar | |", "|---|---|---|---|", *rows, ""])
 

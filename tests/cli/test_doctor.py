@@ -587,7 +587,7 @@ def test_without_torch_it_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("hidden", "lines", "left_out"),
     [
-        (["einops"], ['einops: not installed. pip install "einops>=0.8"'], ["bundled models"]),
+        (["einops"], ['einops: not installed. pip install "einops>=0.8"'], ["attention", "bundled models"]),
         (["transformers"], ['transformers: not installed. pip install "transformers>=5.9,<6"'], ["bundled models"]),
         (["packaging"], ['packaging: not installed. pip install "packaging>=24"'],
          ["packages", "extras", "attention", "bundled models"]),
@@ -606,7 +606,7 @@ def test_packages_that_are_missing_are_a_line_each(tmp_path, hidden, lines, left
     [
         ("torch", "OSError", ["devices", "attention", "bundled models"]),
         ("transformers", "RuntimeError", ["bundled models"]),
-        ("einops", "SystemExit", ["bundled models"]),
+        ("einops", "SystemExit", ["attention", "bundled models"]),
         ("fastapi", "RuntimeError", []),
     ],
 )

@@ -224,8 +224,9 @@ class TestFiles:
 def test_pyplot_stays_out_and_the_palette_needs_no_matplotlib():
     lines = (
         "import sys",
-        "import manyheads.figures.palette as style",
-        "assert style.role_style('sink [CLS]').terminal.startswith('#')",
+        "import manyheads.figures.palette",
+        "from manyheads.roles.words import role_style",
+        "assert role_style('sink [CLS]').terminal.startswith('#')",
         "assert not {'matplotlib', 'torch'} & set(sys.modules)",
         "import manyheads.roles.words.claim_words, manyheads.roles.claims",
         "assert 'matplotlib' not in sys.modules",

@@ -2,7 +2,7 @@
 
 A process interprets or compiles, and what strays in the interpreter ends it: so both run in processes of their own.
 `kernels/test_numbers.py` holds what is claimed of the numbers, `kernels/mutations.py` that it sees what it should.
-No one of these kernels has run on a GPU.
+What a GPU makes of them, `benchmarks.cuda` asks there, and every process for itself (`exact_map.trial`).
 """
 
 import json
@@ -31,19 +31,25 @@ NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="triton is
 # version of Triton (a newer one has the newest's). 3.6 makes more copies of labels and lse into shared memory.
 BUDGETS = {
     "3.7": {
-        "shape of rows": {80: 21.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
-        "matches of rows": {80: 19.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 28, 90: 25.5, 100: 30.5},
-        "received by keys": {80: 10, 90: 6.8, 100: 8}, "everything of keys": {80: 21, 90: 18.5, 100: 23},
-        "rows in float32": {80: 101, 90: 62, 100: 58},
+        "shape of rows": {80: 13.5, 90: 10.8, 100: 11.5}, "shape and columns of rows": {80: 18, 90: 15.5, 100: 17},
+        "matches of rows": {80: 14.5, 90: 12.5, 100: 13.5}, "everything of rows": {80: 25, 90: 21.5, 100: 23},
+        "matches and columns of rows": {80: 19, 90: 17, 100: 18.5},
+        "received by keys": {80: 8, 90: 6.8, 100: 8}, "everything of keys": {80: 20.5, 90: 19, 100: 22},
+        "rows in float32": {80: 98, 90: 55, 100: 70},
     },
     "3.6": {
-        "shape of rows": {80: 21.5, 90: 10.8, 100: 12}, "shape and columns of rows": {80: 17, 90: 15, 100: 17.5},
-        "matches of rows": {80: 20, 90: 15.7, 100: 17.3}, "everything of rows": {80: 32.5, 90: 28.5, 100: 39.5},
-        "received by keys": {80: 10, 90: 7, 100: 13.6}, "everything of keys": {80: 25.7, 90: 22.5, 100: 33.5},
-        "rows in float32": {80: 105, 90: 64.5, 100: 68},
+        "shape of rows": {80: 13.5, 90: 10.8, 100: 12}, "shape and columns of rows": {80: 20.5, 90: 19, 100: 20.5},
+        "matches of rows": {80: 15, 90: 15.7, 100: 17.3}, "everything of rows": {80: 25.5, 90: 25, 100: 30},
+        "matches and columns of rows": {80: 21, 90: 21.5, 100: 31.5},
+        "received by keys": {80: 8.2, 90: 7, 100: 13.6}, "everything of keys": {80: 24, 90: 24.5, 100: 45.5},
+        "rows in float32": {80: 101, 90: 58, 100: 80},
     },
 }  # fmt: skip
-LAID_ASIDE = {("3.6", "everything of keys", 80): 0.07}  # registers in memory, where there may be some
+# Registers in memory, where there may be some: float32 on sm_100 takes more than there are.
+LAID_ASIDE = {
+    ("3.6", "everything of keys", 100): 0.05, ("3.6", "rows in float32", 100): 5.5, ("3.6", "keys in float32", 100): 6,
+    ("3.7", "rows in float32", 100): 6.5, ("3.7", "keys in float32", 100): 6.5,
+}  # fmt: skip
 SHARED = {80: 99, 90: 227, 100: 227}  # KiB a program may have; 99 on consumers' GPUs, which are handled like sm_80
 
 
@@ -76,7 +82,7 @@ def assert_compiles_within_budget(tmp_path, *names):
             continue
         assert code["slots"] <= BUDGETS[version].get(kernel, {}).get(target, 110), code
         # No registers laid aside in memory, no exchange between threads for every cell, loads that run ahead.
-        aside = 1 if "float32" in kernel else LAID_ASIDE.get((version, kernel, target), 0)
+        aside = LAID_ASIDE.get((version, kernel, target), 0)
         assert code["local"] <= aside and code["shuffles"] < 1.3 and code["ahead"], code
         matches = 3 if "everything" in kernel or "matches" in kernel else 0
         assert not matches or code["compares"] == matches, "a match is one comparison and one addition"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -241,6 +239,6 @@ def test_models_that_do_not_write_one_text_are_refused(fresh):
         retrieval_scores(loaded(tiny_bert(seed=draw(fresh))), *asked, lengths=(3,))
     with pytest.raises(ModelError, match=r"reads in an encoder and writes in a decoder: retrieval heads are of models"):
         retrieval_scores(loaded(tiny_t5(seed=draw(fresh))), *asked, lengths=(3,))
-    bare = SimpleNamespace(model=tiny_gpt2(seed=draw(fresh)), tokenizer=None, name="bare")
+    bare = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=False, name="bare")
     with pytest.raises(ModelError, match=r"bare has no tokenizer, so it cannot be asked anything"):
         retrieval_scores(bare, *asked, lengths=(3,))

@@ -11,9 +11,10 @@ import torch
 from numpy.testing import assert_array_equal
 
 from manyheads.attention import Mask, Rule
+from manyheads.errors import ModelError
 from manyheads.recording import Layer, prepare
-from manyheads.recording.exact_map import Entropy, Strongest, launches
-from manyheads.recording.exact_map.requests import Linear, Mass, Pooled
+from manyheads.recording.exact_map import Entropy, Strongest, launches, one_pass, trial
+from manyheads.recording.exact_map.requests import Band, Linear, Mass, Pooled
 from manyheads.texts import Tokens
 from tests.recording.passing import (
     RUNS,
@@ -24,6 +25,7 @@ from tests.recording.passing import (
     name_of,
     visible_cells,
 )
+from tests.refusals import refuses
 
 SMALL = {"lengths": (37, 21), "heads": (2, 1), "dtype": torch.float32}
 HOW = {  # of each kind of mask: the tiles, the rule, the heads, the numbers
@@ -231,3 +233,40 @@ def test_planned_tiles_are_those_that_the_cells_show(rng, kind, lines, others, b
             whole &= place >= start[text, first : first + lines].max()
         assert (before, before_end) == first_stretch(whole & (place + others - 1 + reach <= first))
         assert (after, after_end) == first_stretch(whole & (first + lines - 1 + reach <= place))
+
+
+def spoiled(launch):
+    """The launch, whose last answers are of the row before: what a wrong product of a tile looks like."""
+
+    def spoil(kernel, programs, *arguments, **constants):
+        launch(kernel, programs, *arguments, **constants)
+        out = arguments[4]
+        out[-1] = out[-1].roll(1, -1)
+
+    return spoil
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kernels_that_are_right_pass_their_trial(rng, monkeypatch, dtype):
+    case = make_case(rng, "causal", "softcap", **SMALL | {"dtype": dtype})
+    requests = list(ask(rng, case))
+    monkeypatch.setattr(trial, "TRIED", {})
+    assert trial.fault_of_kernels(case.layer, requests, one_pass.answers_of) is None
+    assert list(trial.TRIED.values()) == [None]
+    monkeypatch.setattr(launches, "launch", None)  # not tried again
+    assert trial.fault_of_kernels(case.layer, requests, one_pass.answers_of) is None
+
+
+@pytest.mark.parametrize(("request_class", "words"), [
+    (Linear, "Linear was [0-9.]+ off"), (Strongest, "Strongest was another in [0-9]+% of rows"),
+    (Mass, "Mass was [0-9.]+ off"), (Band, "Band was [0-9.]+ off"), (Pooled, "Pooled was [0-9.]+ off"),
+])  # fmt: skip
+def test_kernels_that_are_wrong_are_refused(rng, monkeypatch, request_class, words):
+    case = make_case(rng, "causal", "plain", **SMALL)
+    asked = [request for request in ask(rng, case) if type(request) is request_class]
+    monkeypatch.setattr(trial, "TRIED", {})
+    monkeypatch.setattr(launches, "launch", spoiled(launches.launch))
+    message = (
+        f"The kernels of the pass are wrong on cpu: on trial {words}. Set MANYHEADS_PASS=tiles to do without them."
+    )
+    refuses(ModelError, message, prepare(case.tokens, asked)._run, case.layer, "auto", trial=True)

@@ -98,7 +98,7 @@ def add_tile(
     - `others_ptr`: k of this head, or q where `BY_KEY`.
     - `lse_ptr`: `[q]`, natural logarithms.
     - `runs_ptr`: `[2 q]`, start and stop of the keys that each row sees.
-    - `columns_ptr`: `[others C]`, what weights are multiplied with.
+    - `columns_ptr`: `[c others]`, what weights are multiplied with.
     - `labels_ptr`: `[m others]`, labels of others.
     - `num_rows`: rows of the map.
     - `num_others`: others of the map.
@@ -107,7 +107,7 @@ def add_tile(
     - `BY_KEY`: whether lines are keys, and others rows.
     - `OTHERS`: width of the tile.
     - `STATS`: which sums are asked for, as in `line_sums`.
-    - `C`: columns as stored.
+    - `C`: how many columns.
     - `MATCHES`: (earlier, elsewhere, reach) of each match.
     - `SOFTCAP`: the cap on scores; 0 for none.
     - `PRECISION`: of products.
@@ -161,17 +161,14 @@ def add_tile(
         distance += (within + tile_mass * offset.to(tl.float32)) * (1.0 - 2.0 * keys_first)
     elif STATS[5]:
         distance += tl.sum(part(weights * tl.abs((key - row).to(tl.float32)), PARTS), 1)
-    if C > 0:
-        columns_ptr += tl.cast(first, tl.int64) * C
-        ptrs = columns_ptr + tl.arange(0, OTHERS)[:, None] * C + tl.arange(0, C)[None]
+    # Not as a product of matrices: for its few columns that is slower, and as compiled for an H200 it was wrong.
+    weighed = ()
+    for c in tl.static_range(C):
         if PLAIN:
-            column = tl.load(ptrs)
+            value = tl.load(columns_ptr + c * num_others + other)
         else:
-            column = tl.load(ptrs, mask=(other < num_others)[:, None], other=0.0)
-        # Weights as the sum of two bf16 numbers, good to 2^-17. The bits are cut, since bf16 is slow to convert back.
-        high = (weights.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
-        columns = product(high.to(tl.bfloat16), column, columns, PRECISION)
-        columns = product((weights - high).to(tl.bfloat16), column, columns, PRECISION)
+            value = tl.load(columns_ptr + c * num_others + other, mask=other < num_others, other=0.0)
+        weighed = weighed + (columns[c] + tl.sum(part(weights * value[None], PARTS), 1),)
     matched = ()
     for m in tl.static_range(len(MATCHES)):
         if PLAIN:
@@ -188,13 +185,13 @@ def add_tile(
         if MATCHES[m][0] and PLAIN:
             sum_of_matching *= keys_first
         matched = matched + (matches[m] + sum_of_matching,)
-    return mass, entropy, square, best, where, distance, columns, matched
+    return mass, entropy, square, best, where, distance, weighed, matched
 
 
 @triton.jit
 def line_sums(
     lines_ptr, others_ptr, lse_ptr, runs_ptr, out_ptr, tiles_ptr, columns_ptr, line_labels_ptr, other_labels_ptr,
-    num_columns, num_lines, num_others, num_heads, scale,
+    num_lines, num_others, num_heads, scale,
     line_text_stride, line_head_stride, line_stride, other_text_stride, other_head_stride, other_stride,
     GROUP: tl.constexpr, D: tl.constexpr, SOFTCAP: tl.constexpr, LINES: tl.constexpr, OTHERS: tl.constexpr,
     PRECISION: tl.constexpr, BY_KEY: tl.constexpr, PARTS: tl.constexpr, STATS: tl.constexpr, MATCHES: tl.constexpr,
@@ -208,10 +205,9 @@ def line_sums(
     - `runs_ptr`: `[b 2 q]`, start and stop of the keys that each row sees.
     - `out_ptr`: the answer.
     - `tiles_ptr`: `[b blocks 6]`, what `launches.planned_tiles` says of each text and block of lines.
-    - `columns_ptr`: `[b others C]`, what weights are multiplied with.
+    - `columns_ptr`: `[b c others]`, what weights are multiplied with.
     - `line_labels_ptr`: `[b m lines]`, the labels of lines.
     - `other_labels_ptr`: `[b m others]`, those of others.
-    - `num_columns`: columns that are more than zeros.
     - `num_lines`: lines of a map.
     - `num_others`: others of a map.
     - `num_heads`: query heads.
@@ -232,7 +228,7 @@ def line_sums(
     - `PARTS`: columns that lie so far apart are summed within a thread.
     - `STATS`: which of mass, entropy, square, maximum, strongest and distance are asked for.
     - `MATCHES`: (earlier, elsewhere, reach), a tuple for each match.
-    - `C`: columns as stored.
+    - `C`: how many columns.
     """
     num_blocks = tl.cdiv(num_lines, LINES)
     map_index = tl.program_id(0) // num_blocks
@@ -259,7 +255,9 @@ def line_sums(
     columns_ptr += text * num_others * C
     other_labels_ptr += text * len(MATCHES) * num_others
     zeros = tl.zeros([LINES, PARTS], tl.float32)
-    line_labels, matches = (), ()
+    line_labels, matches, columns = (), (), ()
+    for _ in tl.static_range(C):
+        columns = columns + (zeros,)
     for m in tl.static_range(len(MATCHES)):
         labels_ptr = line_labels_ptr + (text * len(MATCHES) + m) * num_lines
         line_labels = line_labels + (tl.load(labels_ptr + line, mask=exists, other=-4.0),)
@@ -267,7 +265,7 @@ def line_sums(
 
     best = tl.full([LINES, PARTS], HIDDEN, tl.float32)
     where = tl.full([LINES, PARTS], -1, tl.int32)
-    sums = (zeros, zeros, zeros, best, where, zeros, tl.zeros([LINES, C if C > 0 else 1], tl.float32), matches)
+    sums = (zeros, zeros, zeros, best, where, zeros, columns, matches)
     tiles_ptr += (text * num_blocks + block) * 6
     low, before, before_end = tl.load(tiles_ptr), tl.load(tiles_ptr + 1), tl.load(tiles_ptr + 2)
     after, after_end, high = tl.load(tiles_ptr + 3), tl.load(tiles_ptr + 4), tl.load(tiles_ptr + 5)
@@ -301,9 +299,9 @@ def line_sums(
     for m in tl.static_range(len(MATCHES)):
         tl.store(out_ptr, tl.sum(matches[m], 1), mask=exists)
         out_ptr += out_stride
-    if C > 0:
-        column = tl.arange(0, C)[None]
-        tl.store(out_ptr[:, None] + column * out_stride, columns, mask=exists[:, None] & (column < num_columns))
+    for c in tl.static_range(C):
+        tl.store(out_ptr, tl.sum(columns[c], 1), mask=exists)
+        out_ptr += out_stride
 
 
 @triton.jit

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Float64, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from manyheads.attention import Mask, Rule
@@ -56,7 +56,7 @@ OF_KEYS = (Received, RowsReceived, MatchReceived)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 WIDEST = {2: 256, 4: 128}  # numbers of a head's q and k, by their bytes: tiles of more do not fit into shared memory
 PLACES = 1 << 24  # places and ranks of labels are float32 in kernels, which is exact below
-COLUMNS, MATCHES = 16, 3  # of one launch: more of either would not stay in registers
+MATCHES, SUMS = 3, 6  # of one launch, sums of matches and columns: more would not stay in registers
 PLANNED = 1 << 22  # pairs of blocks that are looked at together
 EDGE = 2**31 - 1
 
@@ -86,16 +86,15 @@ class Shape(NamedTuple):
         if major in (9, 10):
             lines, parts, warps = (64, 8, 4) if major == 9 else (128, 1, 8)
             return Shape(lines, 32 if single else 64, parts, precision, warps)
-        return Shape(64, 16 if single else 64 if q.shape[-1] <= 128 else 32, 8, precision, 4)
+        return Shape(64, 16, 8, precision, 4) if single else Shape(128, 32, 8, precision, 4)
 
 
 class Lines(NamedTuple):
     """One launch of `line_sums`: what it answers, and what it reads of tokens and mask, on the device."""
 
-    requests: tuple[Request, ...]  # answered by statistics, by matches and by columns, of which one may have several
-    num_columns: int
+    requests: tuple[Request, ...]  # answered by statistics, by matches and by columns
     num_blocks: int
-    tensors: list[Tensor]  # tiles, columns [b others c], labels of lines [b m lines] and of others [b m others]
+    tensors: list[Tensor]  # tiles, columns [b c others], labels of lines [b m lines] and of others [b m others]
     constants: dict[str, Any]
 
 
@@ -113,16 +112,10 @@ class Reader:
     reads_itself: bool
 
     def answers(self) -> tuple[dict[Request, Tensor], str]:
-        """The answers that kernels give, where the layer is and not yet finished, and why these or none (`because`).
+        """The answers that kernels give, where the layer is and not yet finished, and what gives these (`because`).
 
-        Errors: ShapeError where MANYHEADS_PASS asks for kernels, and they cannot read this layer.
+        Errors: ModelError where Triton cannot compile or run them.
         """
-        choice = chosen_pass()
-        reason = "MANYHEADS_PASS=tiles" if choice == "tiles" else self.why_tiles()
-        if reason is not None and choice == "kernels":
-            raise ShapeError(f"MANYHEADS_PASS=kernels, but kernels cannot read this layer: {reason}. Set it to auto.")
-        if reason is not None:
-            return {}, f"tiles: {reason}"
         try:
             with torch.cuda.device_of(self.q):  # Triton launches on the current device
                 answers = self._readable()._answers()
@@ -190,9 +183,8 @@ class Reader:
         answers: dict[Request, Tensor] = {}
         for lines in self._once(("lines", by_key), lambda: self._lines(requests, by_key)):
             out = self._new(len(lines.requests), *self.lse.shape[:2], num_lines)
-            self._launch("line_sums", lines.num_blocks, out, *lines.tensors, lines.num_columns, **lines.constants)
-            for request, answer in zip(lines.requests, out, strict=True):
-                answers[request] = answers[request] + answer if request in answers else answer
+            self._launch("line_sums", lines.num_blocks, out, *lines.tensors, **lines.constants)
+            answers |= dict(zip(lines.requests, out, strict=True))
         if Strongest() in answers:
             answers[Strongest()] = answers[Strongest()].long()
         return answers
@@ -203,30 +195,23 @@ class Reader:
         kinds = (Received,) if by_key else STATS
         stats = [kind() for kind in kinds if kind() in requests]
         matches = [request for request in requests if isinstance(request, (Match, MatchReceived))]
-        columns: list[tuple[Request, Tensor]] = []
-        for request in requests:
-            if isinstance(request, Linear):
-                columns += [(request, column) for column in in_bf16(self.batch.of_tokens(request)[:, :num_keys])]
-            elif isinstance(request, RowsReceived):
-                columns.append((request, (self.batch.matches(request.match, self.mask) > 0).bfloat16()))
+        columns = [request for request in requests if isinstance(request, (Linear, RowsReceived))]
         launches: list[Lines] = []
         while stats or matches or columns:
-            labelled = [r.match if isinstance(r, MatchReceived) else r for r in matches[:MATCHES]]
+            matched = matches[:MATCHES]
+            weighed = columns[: SUMS - len(matched) - (0 if by_key or not stats else MATCHES)]
+            labelled = [r.match if isinstance(r, MatchReceived) else r for r in matched]
             ranks = [self.batch.of_tokens(match) for match in labelled]
-            labels = [stacked([of_match.tile_rows[:, :num_rows].float() for of_match in ranks], 1)]
-            labels += [stacked([of_match.tile_keys[:, :num_keys].float() for of_match in ranks], 1)]
-            launch_columns = [column for _, column in columns[:COLUMNS]]
-            if launch_columns:
-                empty = torch.zeros(len(self.q), num_rows if by_key else num_keys, dtype=torch.bfloat16, device="cpu")
-                launch_columns += [empty] * (COLUMNS - len(launch_columns))
+            labels = [stacked([of_match.tile_rows[:, :num_rows].float() for of_match in ranks])]
+            labels += [stacked([of_match.tile_keys[:, :num_keys].float() for of_match in ranks])]
             reach = max([1, *(match.reach for match in labelled)])
             planned = partial(planned_tiles, *self._ends(), num_keys, self.shape, reach, by_key)
             tiles = self._once(("tiles", by_key, reach), planned)
-            tensors = [tiles, stacked(launch_columns, -1), *(labels[::-1] if by_key else labels)]
+            factors = stacked([self._column(request).float() for request in weighed])
+            tensors = [tiles, factors, *(labels[::-1] if by_key else labels)]
             launches.append(
                 Lines(
-                    (*stats, *matches[:MATCHES], *(request for request, _ in columns[:COLUMNS])),
-                    len(columns[:COLUMNS]),
+                    (*stats, *matched, *weighed),
                     tiles.shape[1],
                     [tensor.to(self.q.device) for tensor in tensors],
                     {
@@ -234,12 +219,18 @@ class Reader:
                         "PARTS": self.shape.PARTS,
                         "STATS": tuple(kind() in stats for kind in (*kinds, *STATS[len(kinds) :])),
                         "MATCHES": tuple((match.earlier, match.elsewhere, match.reach) for match in labelled),
-                        "C": len(launch_columns),
+                        "C": len(weighed),
                     },
                 )
             )
-            stats, matches, columns = [], matches[MATCHES:], columns[COLUMNS:]
+            stats, matches, columns = [], matches[len(matched) :], columns[len(weighed) :]
         return launches
+
+    def _column(self, request: Linear | RowsReceived) -> Shaped[Tensor, "b others"]:
+        """What weights are multiplied with, a number a key or, where lines are keys, a row."""
+        if isinstance(request, RowsReceived):
+            return self.batch.matches(request.match, self.mask) > 0
+        return self.batch.of_tokens(request)[:, : self.k.shape[2]]
 
     def _band(self, request: Band) -> Float[Tensor, "b h q o"]:
         out = self._new(*self.lse.shape, len(request.offsets))
@@ -381,18 +372,9 @@ def first_true(cells: Bool[Tensor, "b l o"]) -> Int[Tensor, "b l"]:
     return torch.where(cells.any(-1), cells.to(torch.uint8).argmax(-1), cells.shape[-1])
 
 
-def in_bf16(column: Float64[Tensor, "b k"]) -> list[Tensor]:
-    """A column as one to three of bf16 that add up to it: one where it is exact, as for 0 and 1."""
-    parts: list[Tensor] = []
-    while len(parts) < 3 and (not parts or bool(column.any())):
-        parts.append(column.bfloat16())
-        column = column - parts[-1].double()
-    return parts
-
-
-def stacked(tensors: Sequence[Tensor], axis: int) -> Tensor:
-    """Stacked tensors; of none, one number that nobody reads."""
-    return torch.stack(list(tensors), axis).contiguous() if tensors else torch.zeros(1, device="cpu")
+def stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Stacked along a new second axis; of none, one number that nobody reads."""
+    return torch.stack(list(tensors), 1) if tensors else torch.zeros(1, device="cpu")
 
 
 def block_edges(length: int, size: int) -> Int[Tensor, "edges"]:

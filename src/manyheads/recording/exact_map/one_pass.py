@@ -36,8 +36,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.attention import Mask, Rule, exact_arithmetic, exact_weights, finite, grouped_scores
-from manyheads.errors import ShapeError
-from manyheads.recording.exact_map.launches import Reader
+from manyheads.errors import ModelError, ShapeError
+from manyheads.recording.exact_map.launches import Reader, chosen_pass
 from manyheads.recording.exact_map.requests import (
     FAR,
     HIDDEN,
@@ -52,6 +52,7 @@ from manyheads.recording.exact_map.requests import (
     Sizes,
     Tile,
 )
+from manyheads.recording.exact_map.trial import fault_of_kernels
 from manyheads.texts import Tokens
 
 TILE_CELLS = 200_000  # cells of a tile over all heads: two float32 buffers of them lie in a second-level cache of 2 MB
@@ -159,9 +160,13 @@ class Pass(Batch):
 
     requests: tuple[Request, ...] = ()
 
-    @exact_arithmetic()
     def run(self, layer: Layer) -> Reduced:
         """Every request's answer for this layer, on the host, float32 (float64 where q or the lse is)."""
+        return self._run(layer, chosen_pass(), trial=layer.q.is_cuda)
+
+    @exact_arithmetic()
+    def _run(self, layer: Layer, choice: str, trial: bool) -> Reduced:
+        """By tiles or kernels, as chosen; `trial`: kernels are tried on a small layer first, where they were not."""
         # A float64 lse is that of scores in the hundreds: float32 would round every one of them by as much as 1e-5.
         dtype = torch.float64 if layer.lse.dtype == torch.float64 else layer.dtype
         expanded = self.expanded(layer.mask)
@@ -169,7 +174,15 @@ class Pass(Batch):
         num_texts, num_heads, num_rows, _ = layer.q.shape
         sizes = Sizes(num_texts, num_heads, num_rows, layer.k.shape[2], layer.q.device)
         reader = Reader(self, self.requests, layer.q, layer.k, layer.lse, mask, layer.rule, layer.reads_itself)
-        answers, because = reader.answers()
+        reason = f"MANYHEADS_PASS={choice}" if choice == "tiles" else reader.why_tiles()
+        if reason is not None and choice == "kernels":
+            raise ShapeError(f"MANYHEADS_PASS=kernels, but kernels cannot read this layer: {reason}. Set it to auto.")
+        if reason is None and trial and (fault := fault_of_kernels(layer, self.requests, answers_of)) is not None:
+            raise ModelError(
+                f"The kernels of the pass are wrong on {layer.q.device}: on trial {fault}. Set MANYHEADS_PASS=tiles to "
+                "do without them."
+            )
+        answers, because = ({}, f"tiles: {reason}") if reason is not None else reader.answers()
         left = [request for request in self.requests if request not in answers]
         sums = [request for request in left if isinstance(request, KeySum)]
         left = [request for request in left if request not in sums]
@@ -210,6 +223,11 @@ class Pass(Batch):
                 end += 1
             yield slice(begin, end)
             begin = end
+
+
+def answers_of(tokens: Tokens, requests: Sequence[Request], layer: Layer, choice: str) -> dict[Request, Tensor]:
+    """The answers of one layer by tiles or kernels, which are not tried first."""
+    return prepare(tokens, requests)._run(layer, choice, trial=False).values
 
 
 class GroupPass:
