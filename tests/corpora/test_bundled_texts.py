@@ -51,7 +51,7 @@ def test_tiny_code_is_shown_python_of_our_own():
 def test_about_as_many_tokens_as_the_page_of_prose():
     from tokenizers import Tokenizer
 
-    from manyheads.models.loading.checkpoints import find_bundled
+    from manyheads.models.loading import find_bundled
 
     reader = Tokenizer.from_file(str(find_bundled("tiny-code") / "tokenizer.json"))
     python, prose = (

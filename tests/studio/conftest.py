@@ -10,7 +10,7 @@ import pytest
 import torch
 from playwright.sync_api import expect
 
-from manyheads.models.loading.checkpoints import find_bundled
+from manyheads.models.loading import find_bundled
 from tests.studio.chromium import chromium
 from tests.studio.serving import TEXT, minilm_studio, save_mixed
 

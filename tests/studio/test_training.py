@@ -19,7 +19,7 @@ import manyheads as mh
 from manyheads.circuits import measure_circuit, path_effects
 from manyheads.corpora import reading_of
 from manyheads.errors import HeadError, StatisticError, TextError
-from manyheads.models.loading.checkpoints import find_bundled
+from manyheads.models.loading import find_bundled
 from manyheads.studio import Workspace
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, PatchAsk, SmallestAsk
