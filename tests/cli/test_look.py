@@ -112,7 +112,7 @@ def test_the_summary_says_what_it_rests_on(run, labels):
     for part in (
         "minilm · 6 layers x 12 heads · 22.7 million parameters",
         f'"{TEXT}" · 14 tokens',
-        f"rest on 100 bundled texts, {labels.num_tokens:,} tokens; remembered from an earlier run",
+        f"rest on {labels.num_texts} bundled texts, {labels.num_tokens:,} tokens; shipped with manyheads, measured",
         "weights exact: the model's own fused kernel returned the lse (torch's CPU kernel)",
         "What the 72 heads do",
         "[CLS] draws",
@@ -171,7 +171,7 @@ def test_the_first_screen_is_the_finding_a_sentence_and_what_to_type_next(run, m
     assert (arc.index("╭"), arc.index("╮")) == (ends.index("▼"), ends.index("│"))
     assert f'manyheads look "{SENTENCE}" --from it \\\n      --to animal' in page
     assert f'manyheads head L3H1 "{SENTENCE}"' in page and f'manyheads look "{SENTENCE}" --all' in page
-    assert re.fullmatch(r"16 tokens · roles remembered · weights exact, error at most \S+ · \S+ seconds", lines[-1])
+    assert re.fullmatch(r"16 tokens · roles shipped · weights exact, error at most \S+ · \S+ seconds", lines[-1])
 
 
 def test_a_text_needs_no_quotes(run):
@@ -240,7 +240,7 @@ def test_a_model_that_cannot_read_the_page_gets_numbers_without_labels(run, monk
 
 @pytest.mark.slow
 def test_labels_are_measured_anew_with_no_cache(run, labels):
-    assert "remembered from an earlier run" in run("look", TEXT, "--all").out
+    assert "shipped with manyheads" in run("look", TEXT, "--all").out
     assert "roles    rest on 100 bundled texts" in (ran := run("look", TEXT, "--no-cache", "--all")).out
     assert "; measured now\n" in ran.out
 

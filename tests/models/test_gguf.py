@@ -170,6 +170,8 @@ class TestWhatAFileSays:
             ({"expert_count": 4}, r"llama\.expert_count"),
             ({"attention__head_count_kv": [2, 3]}, r"head_count_kv for each layer \(2, 3\)"),
             ({"rope__dimension_count": 4}, r"llama\.rope\.dimension_count = 4"),
+            ({"rope__dimension_count": 4096}, "says 4096 for llama.rope.dimension_count"),
+            ({"attention__key_length": 0}, "says 0 for llama.attention.key_length"),
             ({"block_count": 900}, "900 layers, and 2"),
             ({"block_count": 3}, "lacks: model.layers.2"),
             ({"block_count": 1}, "'blk.1..*has no place"),
@@ -248,6 +250,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "odd offset": (one_tensor(entry(offset=4)), "not aligned to 32 bytes"),
     "data cut short": (one_tensor(entry(sizes=(17,))), "which would end at byte"),
     "type of a tensor": (one_tensor(entry(kind=999)), "the tensor 'x' of the unknown type 999"),
+    "number in blocks": (one_tensor(entry(sizes=(), kind=2)), "rows of 1 in the tensor 'x', of blocks of 32"),
     "rows of 33": (one_tensor(entry(sizes=(33, 2), kind=2)), "rows of 33 in the tensor 'x', of blocks of 32"),
     "alignment 0": (one_tensor(entry(), keys=key("general.alignment", 4, struct.pack(U32, 0)), num_keys=2), "of 0, no"),
     "alignment 3": (one_tensor(entry(), keys=key("general.alignment", 4, struct.pack(U32, 3)), num_keys=2), "of 3, no"),
@@ -289,6 +292,7 @@ class TestDamage:
         model = randomised(MODELS["llama"](), fresh)
         whole = write_model(path, model, "llama", **TOKENS).read_bytes()
         metadata = whole.index(b"blk.")  # most damage is where lengths are
+        GgufFile(path)  # what Python imports and compiles at the first file is no memory of any
         outcomes = []
         for _ in range(400):
             contents = bytearray(whole)

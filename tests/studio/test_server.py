@@ -61,7 +61,7 @@ def test_address_holds_a_short_text_as_it_is_a_long_one_deflated_and_none_that_n
 
 def test_the_workspace_lists_models_and_recordings_and_says_what_cannot_be_read(studio):
     said = studio.get("/api/workspace").json
-    assert {each["name"] for each in said["models"]} == {"minilm", "tiny-code", "tiny-llama"}
+    assert {each["name"] for each in said["models"]} == {"minilm", "smollm2", "tiny-code", "tiny-llama"}
     assert said["default_model"] == "minilm"
     files = {each["name"]: each for each in said["files"]}
     assert set(files) == {"two.heads", "damaged.heads"}

@@ -253,7 +253,8 @@ def telling_link(recording_layers: Iterable[LayerRecord], text: int = 0) -> Head
 
     What tells: weight beyond what the head gives elsewhere in the text, to words as far away and to that word, times
     log2 of the distance in words, as a neighbour is a likely target of any head. It is at least twice the link's
-    chance. Marks and special tokens are no words here. Cost: O(words^2) for each head.
+    chance. Marks and special tokens are no words here. The first word of a causal model is no target: it is where heads
+    look that look at nothing. Cost: O(words^2) for each head.
     """
     search, words_of = TellingSearch(), dict[int, Words]()
     for layer in recording_layers:
@@ -285,7 +286,8 @@ class TellingSearch:
         to_key = (weights.sum(1, keepdim=True) - weights) / max(1, count - 1)
         spoken = torch.tensor([_has_letters(unit) for unit in units], device="cpu")
         telling = (weights - torch.maximum(as_far, to_key)) * offset.abs().clamp_min(1).double().log2()
-        untold = ~(spoken[:, None] & spoken[None]) | (even == 0) | (weights < 2 * even)
+        looked_at = spoken & (place > 0) if layer.site.causal else spoken
+        untold = ~(spoken[:, None] & looked_at[None]) | (even == 0) | (weights < 2 * even)
         telling = telling.masked_fill(untold, -torch.inf)
         score, cell = telling.flatten().max(0)
         if math.isfinite(score) and float(score) > self.score:

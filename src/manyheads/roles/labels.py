@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from manyheads import private_names
 from manyheads.base import Json, Progress, brief, no_access, plain, replacing, users_folder
@@ -261,7 +262,16 @@ class PageLabels:
 
 
 def label_page(lm: LoadedModel, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
-    """The labels of a loaded model's heads on the bundled texts. Cost: seconds the first time, then milliseconds."""
+    """The labels of a loaded model's heads on the bundled texts.
+
+    - `remember`: whether labels that come with the package, or of an earlier run, will do.
+
+    Cost: seconds the first time, then milliseconds; of a bundled model a digest of its weights.
+    """
+    from manyheads.roles.shipped import shipped_labels  # deferred: it measures by this module
+
+    if remember and (labels := shipped_labels(lm)) is not None:
+        return labels
     try:
         path = cache_folder() / f"page-{_key(lm)}.json"
     except FileAccessError as error:  # no home
@@ -291,19 +301,23 @@ def remembered(path: Path) -> PageLabels | None:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.pop(DIGEST) != _digest(data):
             return None
-        names = [field.name for field in fields(Evidence)]
-        roles = tuple(
-            HeadRole(Head.parse(row["head"]), row["role"], Evidence(**{name: row[name] for name in names}))
-            for row in data["roles"]
-        )
-        stored = data["sinks"]
-        sinks = Sinks(stored["first"], tuple(stored["ids"]), tuple(stored["names"]), stored["because"])
-        because = f"remembered from an earlier run ({path})"
-        counts = (data["num_texts"], data["num_tokens"])
-        return PageLabels(roles, data["values"], sinks, data["notes"], *counts, because, data["texts_are"])
+        return labels_from(data, f"remembered from an earlier run ({path})")
     # Whatever is wrong with a cache, the answer is to measure again: it holds nothing that cannot be had anew.
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def labels_from(data: Mapping[str, Any], because: str) -> PageLabels:
+    """Labels from the fields of `PageLabels` as JSON has them, roles flat."""
+    names = [field.name for field in fields(Evidence)]
+    roles = tuple(
+        HeadRole(Head.parse(row["head"]), row["role"], Evidence(**{name: row[name] for name in names}))
+        for row in data["roles"]
+    )
+    stored = data["sinks"]
+    sinks = Sinks(stored["first"], tuple(stored["ids"]), tuple(stored["names"]), stored["because"])
+    counts = (data["num_texts"], data["num_tokens"])
+    return PageLabels(roles, data["values"], sinks, data["notes"], *counts, because, data["texts_are"])
 
 
 def cache_folder() -> Path:

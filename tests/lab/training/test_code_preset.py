@@ -33,7 +33,7 @@ from manyheads.lab.training.presets.python_source import (
     stream_of,
     train_tokenizer,
 )
-from manyheads.models.loading import checkpoints as bundled
+from manyheads.models.loading import bundled
 from manyheads.roles.probes import probe_repeats
 from tests.refusals import refuses
 

@@ -387,7 +387,8 @@ def print_page(looked: LookResult, complete: bool) -> None:
         ]
         sections.append(_facts(origin, console))
     else:  # where the numbers are from, in one line
-        remembered = "remembered" if "remembered from" in labels.because else "measured now"
+        known = [words for words in ("remembered", "shipped") if f"{words} " in labels.because.partition(",")[0]]
+        remembered = known[0] if known else "measured now"
         parts = [
             plural(table.sums.num_tokens, "token"),
             f"roles {remembered}" if labels.roles else "",

@@ -6,6 +6,7 @@ from .chunks import Wanted as Wanted
 from .chunks import chunks_of as chunks_of
 from .chunks import code_digest as code_digest
 from .chunks import config_digest as config_digest
+from .chunks import config_of as config_of
 from .chunks import read_chunk as read_chunk
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums

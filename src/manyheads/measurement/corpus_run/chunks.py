@@ -33,6 +33,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 
 from manyheads import private_names
+from manyheads.base import Json
 from manyheads.corpora import WHOLE, Corpus, Failure, Shard, is_about_texts, reason_of
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import (
@@ -376,8 +377,13 @@ def _short(value: str | None) -> str:
 
 def config_digest(model: nn.Module) -> str:
     """Digest of what a model's config says of the model."""
+    return _digest(json.dumps(config_of(model)))
+
+
+def config_of(model: nn.Module) -> Json:
+    """What a model's config says of the model, as JSON has it."""
     shape = getattr(getattr(model, "config", None), "to_dict", dict)()
-    return _digest(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
+    return json.loads(json.dumps({k: v for k, v in shape.items() if k not in ELSEWHERE}, default=str))
 
 
 def tokenizer_digest(tokenizer: object) -> str:

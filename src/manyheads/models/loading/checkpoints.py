@@ -20,15 +20,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manyheads import private_names
 from manyheads.base import few, nearest
 from manyheads.base import first_line as line_of
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.models.loading.bundled import BUNDLED, find_bundled
-from manyheads.models.loading.gguf.file import GgufFile
 from manyheads.sizing.architecture import parsed
+
+if TYPE_CHECKING:
+    from manyheads.models.loading.gguf.file import GgufFile
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pruned.safetensors")  # the last: see `compact`
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
@@ -51,7 +53,7 @@ class Checkpoint:
     because: str
     config: dict[str, Any] = field(default_factory=dict, repr=False)  # config.json, as written
     shards: tuple[str, ...] = ()
-    gguf: GgufFile | None = None
+    gguf: "GgufFile | None" = None
 
 
 def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None, code: bool = False) -> Checkpoint:
@@ -76,7 +78,7 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
         if folder.suffix in _PICKLES:
             raise _pickle(str(folder), folder.parent, [folder.name])
         if folder.suffix.lower() == GGUF:
-            file = GgufFile(folder)
+            file = _gguf_file(folder)
             because = f"from the file {folder}, sha256 {file.sha256[:12]}..."
             return Checkpoint(folder.parent, folder.stem, because, {}, (folder.name,), file)
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
@@ -116,7 +118,7 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     if packed and "config.json" not in files:
         if len(packed) > 1:
             raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
-        file = GgufFile(folder / packed[0])
+        file = _gguf_file(folder / packed[0])
         because += f": {packed[0]}, sha256 {file.sha256[:12]}..."
         return Checkpoint(folder, name, because, {}, (packed[0],), file)
     _require_model_files(str(folder), files)
@@ -148,6 +150,12 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
     if unsafe := [shard for shard in shards if not shard.endswith(".safetensors")]:
         raise _pickle(str(folder), folder, unsafe, config)
     return Checkpoint(folder, name, because, config, tuple(shards))
+
+
+def _gguf_file(path: Path) -> "GgufFile":
+    from manyheads.models.loading.gguf.file import GgufFile  # deferred: it needs torch, and sizing does without
+
+    return GgufFile(path)
 
 
 def _require_model_files(where: str, files: list[str]) -> None:

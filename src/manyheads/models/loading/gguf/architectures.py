@@ -201,7 +201,13 @@ class Plan:
         numbers = file.numbers(stored)
         for pattern, undo in self.family.as_stored:
             if re.search(pattern, stored):
-                numbers = undo(numbers, self.config)
+                try:
+                    numbers = undo(numbers, self.config)
+                except (RuntimeError, ZeroDivisionError) as error:  # so many heads do not divide it
+                    raise ModelError(
+                        f"{file.path} is damaged: {stored} of {list(numbers.shape)} is not what its keys mean. Copy or "
+                        f"fetch it anew."
+                    ) from error
         return numbers
 
 
@@ -313,11 +319,15 @@ def _positions(keys: _Keys, family: Family, config: dict[str, object]) -> set[st
     if not num_heads:
         raise keys.missing("attention.head_count", 0)
     width = keys.whole("attention.key_length", embed_dim // num_heads)
+    if not width:
+        raise keys.missing("attention.key_length", width)
     if (value_width := keys.whole("attention.value_length", width)) != width:
         raise keys.not_read("attention.value_length", value_width)
     if not family.rope:
         return set()
     theta, turned = keys.number("rope.freq_base", 10_000.0), keys.whole("rope.dimension_count", width)
+    if turned > width:
+        raise keys.missing("rope.dimension_count", turned)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
     besides: set[str] = set()
     scaling = keys.left.pop("rope.scaling.type", "none")

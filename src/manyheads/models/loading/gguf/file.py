@@ -159,8 +159,8 @@ class GgufFile:
                 raise self._damaged(f"the tensor {name!r} of shape {sizes}", entry)
             form = self._format(name, self._whole("<I"))
             offset, num_bytes = self._whole("<Q"), prod(sizes) // form.numbers * form.num_bytes
-            if (sizes or [1])[0] % form.numbers:
-                raise self._damaged(f"rows of {sizes[0]} in the tensor {name!r}, of blocks of {form.numbers}", entry)
+            if (row := (sizes or [1])[0]) % form.numbers:
+                raise self._damaged(f"rows of {row} in the tensor {name!r}, of blocks of {form.numbers}", entry)
             tensors[name] = StoredTensor(tuple(reversed(sizes)), form, offset, num_bytes)  # the fastest size is first
             entries.append(entry)
         alignment = self.metadata.get("general.alignment", 32)
@@ -207,6 +207,7 @@ class GgufFile:
         starts, ends = array("q"), array("q")
         for _ in range(self._count(_LEAST_STRING, f"values of {key!r}")):
             start, end = self._span(f"a value of {key!r}")
+            self._decoded(start, end, f"a value of {key!r}")
             starts.append(start)
             ends.append(end)
         return Strings(self._contents, starts, ends)
@@ -217,6 +218,9 @@ class GgufFile:
 
     def _text(self, what: str) -> str:
         start, end = self._span(what)
+        return self._decoded(start, end, what)
+
+    def _decoded(self, start: int, end: int, what: str) -> str:
         try:
             return str(self._contents[start:end], "utf-8")
         except UnicodeDecodeError:

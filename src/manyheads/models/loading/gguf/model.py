@@ -43,7 +43,6 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
             f"({few([plan.sources[name] for name in unplaced])}), and without them this would be another model. "
             f"Convert the original to safetensors instead."
         )
-    model = _built(file, plan, torch.device("cpu"), kind, attention)
     try:
         state: dict[str, torch.Tensor] = {}
         for name in plan.sources:
@@ -54,6 +53,7 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
                     f"{list(expected[name])}. Copy or fetch it anew."
                 )
             state[name] = weight.to(device, kind)
+        model = _built(file, plan, torch.device("cpu"), kind, attention)  # of sizes that the file was seen to hold
         model.load_state_dict(state, strict=False, assign=True)  # what is missing is tied, as was checked above
         model = model.to(device)  # what the class computes besides: tables of positions
     except torch.OutOfMemoryError as error:

@@ -210,10 +210,7 @@ def _strings(file: GgufFile, key: str) -> list[str]:
     values = file.metadata.get(key)
     if not isinstance(values, Strings):
         raise ModelError(f"{file.path} has no tokenizer ({key} is missing): use a file that has one{OPTIONS}.")
-    try:
-        return list(values)
-    except UnicodeDecodeError as error:
-        raise _damaged(file, f"text that is no UTF-8 in {key} ({error.reason})") from None
+    return list(values)
 
 
 def _numbers(file: GgufFile, key: str, count: int) -> list[int | float]:

@@ -1,0 +1,93 @@
+"""Labels that come with the package: those of the bundled models, so that a first look costs no measuring.
+
+`python -m manyheads.roles.shipped [MODEL ...]` measures them anew, a minute for 270 heads; a test holds what is there
+to what is measured (`make test-all`). They are a model's only if everything that they depend on is as it was: the
+weights and tables of angles byte for byte, their dtype, the config, the words of the tokenizer, the page of texts, the
+version of the rules.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import sys
+from dataclasses import asdict, replace
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from manyheads.base import Json
+from manyheads.corpora import reading_of
+from manyheads.measurement.corpus_run import code_digest, config_of
+from manyheads.models import BUNDLED, LoadedModel, load
+from manyheads.roles.labels import PageLabels, label_page, labels_from
+
+RULES = 1
+"""Raise it where labels of the same texts become others: those that are shipped are then measured anew."""
+
+
+def shipped_labels(lm: LoadedModel) -> PageLabels | None:
+    """The labels that come with the package, if they are this model's; None where none are.
+
+    Cost: one digest of the weights (135 M parameters: 0.7 s).
+    """
+    stored = _stored(lm.name)
+    if stored is None or stored["basis"] != basis_of(lm):
+        return None
+    config = config_of(lm.model)  # of another version of transformers it has other fields besides
+    if any(config[name] != stored["config"][name] for name in config.keys() & stored["config"].keys()):
+        return None
+    because = f"shipped with manyheads, measured {stored['date']} (python -m manyheads.roles.shipped)"
+    return labels_from(stored["labels"], because)
+
+
+def basis_of(lm: LoadedModel) -> Json:
+    """What labels depend on, besides the code."""
+    tokenizer = lm.required_tokenizer
+    words = repr(sorted(tokenizer.get_vocab().items())).encode()
+    stored = lm.model.state_dict().keys()
+    tables = [buffer.cpu().float().numpy().tobytes() for name, buffer in lm.model.named_buffers() if name not in stored]
+    return {
+        "rules": RULES,
+        "weights": lm.weights_hash,
+        "tables": hashlib.blake2b(b"".join(tables), digest_size=12).hexdigest(),
+        "dtype": str(lm.dtype),
+        "words": hashlib.blake2b(words, digest_size=12).hexdigest(),
+        "page": reading_of(lm.name).digest(),
+    }
+
+
+def path_of(name: str) -> Path:
+    """Where the labels of a bundled model are."""
+    return Path(str(files("manyheads").joinpath(f"bundled/labels/{name}.json.gz")))
+
+
+@cache
+def _stored(name: str) -> Any:
+    path = path_of(name)
+    return json.loads(gzip.decompress(path.read_bytes())) if name in BUNDLED and path.is_file() else None
+
+
+def main(names: list[str]) -> None:
+    """Measure the labels of bundled models, all or those named, and write them where the package has them."""
+    for name in names or list(BUNDLED):
+        lm = load(name, device="cpu")
+        labels = replace(label_page(lm, remember=False), because="")
+        rows = [{"head": str(role.head), "role": role.name, **asdict(role.evidence)} for role in labels.roles]
+        document = {
+            "basis": basis_of(lm),
+            "config": config_of(lm.model),
+            "date": date.today().isoformat(),
+            "code": code_digest(),
+            "labels": {**asdict(labels), "roles": rows},
+        }
+        path_of(name).parent.mkdir(exist_ok=True)
+        path_of(name).write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
+        print(f"{path_of(name)}: {len(labels.roles)} heads")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
