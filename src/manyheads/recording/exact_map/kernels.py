@@ -401,7 +401,8 @@ def pool(
         start = tl.maximum(start, first_key)
         stop = tl.minimum(tl.where(row < row_end, stop, 0), key_end)
         q = vectors(q_ptr, row, q_stride, start < stop, D)
-        for first in range(tl.min(tl.where(start < stop, start, FAR)), tl.max(stop), OTHERS):
+        # Not from FAR where nothing is seen: loads run ahead where first + OTHERS < stop, which overflows there.
+        for first in range(tl.min(tl.where(start < stop, start, key_end)), tl.max(stop), OTHERS):
             key = first + tl.arange(0, OTHERS)
             k = vectors(k_ptr, key, k_stride, key < key_end, D)
             visible = (key[None] >= start[:, None]) & (key[None] < stop[:, None])
