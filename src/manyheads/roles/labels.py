@@ -307,6 +307,12 @@ def remembered(path: Path) -> PageLabels | None:
         return None
 
 
+def labels_to_data(labels: PageLabels) -> dict[str, Any]:
+    """What `labels_from` reads. Not `to_dict`, in which an interval that is not known is no NaN."""
+    rows = [{"head": str(role.head), "role": role.name, **asdict(role.evidence)} for role in labels.roles]
+    return {**asdict(labels), "roles": rows}
+
+
 def labels_from(data: Mapping[str, Any], because: str) -> PageLabels:
     """Labels from the fields of `PageLabels` as JSON has them, roles flat."""
     names = [field.name for field in fields(Evidence)]
@@ -341,9 +347,7 @@ def _remember(labels: PageLabels, path: Path | FileAccessError) -> str:
     """Write the labels, whole or not at all; returns in words whether that worked. `path`: or why there is none."""
     if isinstance(path, FileAccessError):
         return f"measured now, and not remembered: {str(path).removesuffix('.')}"
-    # Not by `to_dict`, in which an interval that is not known is no NaN.
-    rows = [{"head": str(role.head), "role": role.name, **asdict(role.evidence)} for role in labels.roles]
-    data = {**asdict(labels), "roles": rows}
+    data = labels_to_data(labels)
     # Of what a reader will get: JSON knows no tuples.
     data[DIGEST] = _digest(json.loads(json.dumps(data)))
     try:

@@ -257,9 +257,17 @@ def test_kernels_that_are_right_pass_their_trial(rng, monkeypatch, dtype):
     assert trial.fault_of_kernels(case.layer, requests, one_pass.answers_of) is None
 
 
+def test_an_answer_that_is_nan_is_wrong_and_a_block_that_is_absent_is_not():
+    right = torch.tensor([0.5, float("nan"), 0.25])
+    assert trial.fault(Pooled(3), right.clone(), right) is None
+    for given in (torch.tensor([float("nan")] * 3), torch.tensor([0.5, 0.1, 0.25])):
+        assert "Pooled was NaN where" in trial.fault(Pooled(3), given, right)
+
+
 @pytest.mark.parametrize(("request_class", "words"), [
     (Linear, "Linear was [0-9.]+ off"), (Strongest, "Strongest was another in [0-9]+% of rows"),
-    (Mass, "Mass was [0-9.]+ off"), (Band, "Band was [0-9.]+ off"), (Pooled, "Pooled was [0-9.]+ off"),
+    (Mass, "Mass was [0-9.]+ off"), (Band, "Band was [0-9.]+ off"),
+    (Pooled, "Pooled was ([0-9.]+ off|NaN where it .* is NaN)"),
 ])  # fmt: skip
 def test_kernels_that_are_wrong_are_refused(rng, monkeypatch, request_class, words):
     case = make_case(rng, "causal", "plain", **SMALL)

@@ -88,5 +88,7 @@ def fault(request: Request, given: Tensor, right: Tensor) -> str | None:
     if right.dtype == torch.long:
         share = float((given != right).double().mean())
         return f"{type(request).__name__} was another in {share:.0%} of rows" if share > RARE else None
+    if bool((given.isnan() != right.isnan()).any()):  # a block that is absent is NaN on either side
+        return f"{type(request).__name__} was NaN where it is a number, or a number where it is NaN"
     off = ((given.double() - right.double()).abs() / (1 + right.double().abs())).nan_to_num(0)
     return f"{type(request).__name__} was {float(off.max()):.2g} off" if float(off.max()) > CLOSE else None
