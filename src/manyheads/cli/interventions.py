@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from manyheads.interventions import Effect, Importance, Lowest, Saved
-    from manyheads.interventions.effects import Estimator, Way
     from manyheads.interventions.convert import Converted
+    from manyheads.interventions.effects import Estimator, Way
     from manyheads.interventions.save import PrunedModel
     from manyheads.models import LoadedModel
 
@@ -424,12 +424,12 @@ def importance_lines(
 FACT_WIDTH = 12
 LISTED_CHOICES = 12  # groups of chosen heads
 LOWEST_HELP = (
-    "Instead of HEADS: the N least important on texts that can go together; where heads share keys and values, in whole "
-    "groups, which free cache."
+    "Instead of HEADS: the N least important on texts that can go together; where heads share keys and values, in "
+    "whole groups, which free cache."
 )
 WAYS_HELP = (
-    "For --lowest, where heads share keys and values: each-layer (as many groups of each), anywhere (the least groups) or "
-    "each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N."
+    "For --lowest, where heads share keys and values: each-layer (as many groups of each), anywhere (the least groups) "
+    "or each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N."
 )
 RANKS_HELP = "For --lowest: ablation (exact) or gradient. auto: ablation of up to 100 heads, the gradient of more."
 EVIDENCE_HELP = "Why these heads: a text for the model card."
@@ -564,7 +564,9 @@ def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:
         return [("estimator", lowest.why)]
     unit = f" {lowest.unit}" if lowest.unit else ""
     more = f" and {len(groups) - LISTED_CHOICES} more, in --json" if len(groups) > LISTED_CHOICES else ""
-    meaning = "lost without all of the group" if lowest.estimator == "ablation" else "by gradient in a gate on the group"
+    meaning = (
+        "lost without all of the group" if lowest.estimator == "ablation" else "by gradient in a gate on the group"
+    )
     of_groups = f"{', '.join(groups[:LISTED_CHOICES])}{more}: {lowest.metric}{unit} {meaning}"
     freed = " and ".join(
         f"one {part} {count:,} parameters and {f'{size:,} bytes' if size else 'nothing'} of cache a token"

@@ -424,7 +424,8 @@ Keys and values of each group of heads were replaced by their mean (Ainslie et a
 model is trained on. There are as many query heads as before, {before.sites[0].num_heads} a layer;
 `manyheads.json` says which old head is where now.
 
-**From:** {before.name}, a {before.architecture}; blake2b digest of its weights `{lm.weights_hash_before}`{lm.stored and f'; {lm.stored}'}.
+**From:** {before.name}, a {before.architecture}; blake2b digest of its weights
+`{lm.weights_hash_before}`{lm.stored and f"; {lm.stored}"}.
 
 **Measured at conversion**, before any training on; whether these weights have been trained since, is not known here.
 

@@ -413,7 +413,8 @@ def _derivatives(
 def _require_slope(value: Tensor, metric: Metric) -> None:
     if not value.requires_grad:
         raise _NoGradient(
-            f"metric {metric.name!r} does not depend on the heads by anything that has a derivative (a count, an argmax)"
+            f"metric {metric.name!r} does not depend on the heads by anything that has a derivative (a count, an "
+            f"argmax)"
         )
 
 
@@ -471,8 +472,8 @@ class Lowest:
 
     - `heads`, `way`, `because`: what goes, one of `WAYS` ("" where no heads share a key/value head), and why that way.
     - `groups`: what is lost without each group (all its heads together), the least first; none where no heads share a
-      key/value head. By the estimator "gradient" that is an estimate without a sign. `ways`: what is lost by each way in
-      which the number can go, by ablation. Both in `unit`, means over texts.
+      key/value head. By the estimator "gradient" that is an estimate without a sign. `ways`: what is lost by each way
+      in which the number can go, by ablation. Both in `unit`, means over texts.
     - `frees`: parameters and bytes of cache a token that go with one "group", and with one "head" of it alone.
     - `estimator`, `why`: what ranked the heads, and why it did; `metric`, `num_texts`: what was read.
     """
@@ -497,7 +498,9 @@ class Lowest:
         """Plain data for JSON."""
         names = ("way", "because", "ways", "estimator", "why", "metric", "unit")
         groups = [{"heads": str(heads), "worth": worth} for heads, worth in self.groups.items()]
-        frees = {part: {"parameters": count, "cache_bytes_per_token": size} for part, (count, size) in self.frees.items()}
+        frees = {
+            part: {"parameters": count, "cache_bytes_per_token": size} for part, (count, size) in self.frees.items()
+        }
         fields = {name: getattr(self, name) for name in names}
         return {"heads": str(self.heads), **fields, "texts": self.num_texts, "groups": groups, "frees": frees}
 

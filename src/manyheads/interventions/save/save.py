@@ -73,7 +73,9 @@ class PrunedModel(LoadedModel):
     def zeroed(self) -> LoadedModel:
         """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""
         because = f"{self.because}; in the original shapes, zeros in place of what was removed"
-        return LoadedModel(uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor, self.stored)
+        return LoadedModel(
+            uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor, self.stored
+        )
 
     def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
         """A checkpoint that loads, tried in a fresh process first. `evidence`: why these heads, for the model card.
@@ -294,7 +296,7 @@ tags: [pruned, attention-heads]
 **Removed:** {removed or "nothing"} (layers and heads counted from 0, as in the model that they were removed from).
 
 **From:** {before.name}, a {before.architecture} with {len(before.heads)} heads; blake2b digest of its weights
-`{lm.weights_hash_before}`{lm.stored and f'; {lm.stored}'}.
+`{lm.weights_hash_before}`{lm.stored and f"; {lm.stored}"}.
 
 **Evidence for removing them:** {" ".join((evidence or NO_EVIDENCE).split())}.
 
@@ -329,5 +331,3 @@ def made_from(before: ModelSpec, weights_hash: str, stored: str) -> Json:
     """From which model a smaller one was made, as plain data; `stored` where that was a GGUF file."""
     origin: Json = {"name": before.name, "architecture": before.architecture, "weights_hash": weights_hash}
     return origin | ({"stored": stored} if stored else {})
-
-
