@@ -86,10 +86,11 @@ def study(
             for observer in watching:
                 observer(call)
 
-        ends = following is not None and following.ends(batch)
-        outputs, tap = forward(lm, following.asking(batch) if ends else batch, observe, head=ends)
-        if ends:
+        if following is not None and following.ends(batch):
+            outputs, tap = forward(lm, following.asking(batch), observe, head=True)
             following.tell(outputs.logits, batch)
+        else:
+            tap = forward(lm, batch, observe).tap
         taps.append(tap)
         return tap
 
@@ -160,8 +161,8 @@ class NextToken(NamedTuple):
 class NextTokens:
     """What a language model writes after the last piece of a reading: its likeliest tokens, by the pass that measures.
 
-    `most`: how many. `tokens` are they, the likeliest first; none before the pass, and none of a model that continues no
-    text (`LoadedModel.predicts`) or writes a text of its own.
+    `most`: how many. `tokens` are they, the likeliest first; none before the pass, and none of a model that goes on with
+    no text (`LoadedModel.predicts`) or writes one of its own.
     """
 
     reading: Reading
@@ -198,7 +199,7 @@ class NextTokens:
 
 
 def spelled(tokenizer: Tokenizer, index: int) -> str:
-    """A token as it stands in a text, white space as ␣ ↵ ⇥; its piece where it is part of a character; else its number."""
+    """A token as it stands in a text, blanks as ␣ ↵ ⇥; its piece where it is part of a character; else its number."""
     try:
         text = tokenizer.decode([index])
         piece = tokenizer.convert_ids_to_tokens([index])[0]
