@@ -161,7 +161,7 @@ class NextToken(NamedTuple):
 class NextTokens:
     """What a language model writes after the last piece of a reading: its likeliest tokens, by the pass that measures.
 
-    `most`: how many. `tokens` are they, the likeliest first; none before the pass, and none of a model that goes on with
+    `most`: how many. `tokens` are they, the likeliest first; none before the pass, and none of a model that continues
     no text (`LoadedModel.predicts`) or writes one of its own.
     """
 
