@@ -88,6 +88,15 @@ class LoadedModel:
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
 
     @property
+    def predicts(self) -> str:
+        """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
+        # can_generate() alone does not decide: a masked language model sees every token that it would predict.
+        generates = bool(getattr(self.model, "can_generate", lambda: False)())
+        if generates and (self.writes_apart or any(site.causal for site in self.spec.sites)):
+            return "next"
+        return "mask" if "MaskedLM" in type(self.model).__name__ else ""
+
+    @property
     def most_padding(self) -> float:
         """The tokens of padding that a batch may take on with a further text, by where the model is.
 
