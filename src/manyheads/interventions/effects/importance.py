@@ -287,8 +287,8 @@ def _by_gradient(
             raise
         return None, f"ablation, exact, though it takes long for {num_heads} heads: {error.fault}"
     why = (
-        f"gradient, an estimate: ablation of more than {MOST_ABLATED} heads takes long, and there are {num_heads}; it "
-        f"has to be named (estimator='ablation', --estimator ablation)"
+        f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {MOST_ABLATED} takes long; "
+        f"exactly by estimator='ablation' (--estimator ablation)"
     )
     return values, why if auto else "as asked"
 
@@ -562,7 +562,7 @@ def lowest_heads(
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
     reasons = {
         EACH_LAYER: "only whole groups free cache, and a config can say as many of each layer",
-        ANYWHERE: f"only whole groups free cache, and {count} heads are not as many of each layer",
+        ANYWHERE: f"only whole groups free cache, and {count} heads cannot be as many of each layer",
         EACH_GROUP: f"{count} heads are no whole groups that can go; this frees no cache",
     }
     taken = way or next(name for name in WAYS if name in ways)
