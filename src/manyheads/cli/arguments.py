@@ -42,9 +42,9 @@ def to_file(name: str, help: str) -> OptionInfo:
     return typer.Option(name, metavar="FILE", help=help)
 
 
-TEXT_HELP = "The text to read; - reads it from stdin. Default: a bundled sentence."
+TEXT_HELP = "The text to read; - reads it from stdin. Default: an example of what the model reads."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
-MODEL_HELP = "minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
+MODEL_HELP = "minilm, smollm2 or tiny-code (bundled), a folder, a .gguf file, or a name on the Hugging Face hub."
 DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1 ... Default: MANYHEADS_DEVICE, else an accelerator, else cpu."
 DTYPE_HELP = "Dtype of the weights: float32, bfloat16, float16 or float64. Default: as stored."
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."
@@ -128,6 +128,7 @@ def check_statistics(request: str | list[str], texts: Corpus | list[str]) -> Non
 
 HEAD = re.compile(r"[Ll]\d+(?:[Hh]\d+)?,?")  # as somebody types several, apart
 STDIN, TYPED = "-", "what you typed"
+YOURS = '"any text"'  # as somebody types one, in the commands that are suggested
 SUMS_ENDINGS = (".sums",)
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -153,9 +154,16 @@ class Source:
         first = self.given if isinstance(self.given, str) else self.given[0]
         return first if isinstance(first, str) else first[0]
 
+    def shown_to(self, lm: LoadedModel) -> Source:
+        """This text, or in place of our own the one that a model of that kind is shown: known once it is loaded."""
+        if not self.own or not isinstance(self.given, str):
+            return self
+        reading = corpora.reading_of(lm)
+        return replace(self, given=reading.sentence, origin=reading.sentence_is)
+
 
 def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:
-    """The one text that was given, else the one of our own that the model of that name is shown.
+    """The one text that was given, else the one of our own that the model of that name is shown (`Source.shown_to`).
 
     Words that came without quotes are joined by blanks. Errors: TextError for two texts or an empty one;
     FileAccessError.

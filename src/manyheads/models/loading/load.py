@@ -86,6 +86,13 @@ class LoadedModel:
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
 
     @property
+    def predicts(self) -> bool:
+        """Whether it predicts the next token: it generates, and sees nothing of what it is to predict."""
+        # can_generate() alone does not decide: a masked language model (BERT) sees every token that it would predict.
+        generates = bool(getattr(self.model, "can_generate", lambda: False)())
+        return generates and (self.writes_apart or any(site.causal for site in self.spec.sites))
+
+    @property
     def most_padding(self) -> float:
         """The tokens of padding that a batch may take on with a further text, by where the model is.
 
