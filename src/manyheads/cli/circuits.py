@@ -51,7 +51,7 @@ RIGHT_HELP = "The right answer: a word that continues the clean text; after a wo
 WRONG_HELP = "The wrong answer, for logit_diff."
 POSITIONS_HELP = "all (the default), each, or numbers: 3,-1."
 
-CLEAN_HELP = "The clean text. Default: example pairs, as many as are needed to hold some out."
+CLEAN_HELP = "The clean text. Default: examples, eight pairs or more."
 CleanText = Annotated[str | None, typer.Argument(metavar="CLEAN", help=CLEAN_HELP, show_default=False)]
 CorruptedText = Annotated[
     str | None, typer.Argument(metavar="CORRUPTED", help="The same, changed in one thing.", show_default=False)
@@ -97,7 +97,7 @@ def patch(
 
     Two texts of as many tokens differ in one thing. An effect of 1 is the whole difference between their answers.
 
-    For example: manyheads patch "a b c d a" "x b c d a" --right b --wrong c --what out --plot heads.svg
+    For example: manyheads patch "The capital of France is" "The capital of Italy is" --right Paris --wrong Rome
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
@@ -362,20 +362,16 @@ def attribute(
     Rows sum to the model's own logit. They hold the norms' scales as they were: what a head adds, not what is lost
     without it (for that: manyheads ablate).
 
-    For example: manyheads attribute "def add(a, b): return a +" --answer " b"
+    For example: manyheads attribute "The capital of France is" --answer " Paris"
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    texts = (
-        given_texts(talk, text or [], file, lines, model, targets)
-        if text or file is not None or targets is not None
-        else None
-    )
-    if texts is not None and answer is None:
+    texts = None
+    if text or file is not None or targets is not None:
+        texts = given_texts(talk, text or [], file, lines, model, targets)
+    if answer is None and (texts is not None or versus is not None):
         raise TextError("no answer was given: give the token whose logit it is, as in --answer ' word'.")
-    if answer is None and versus is not None:
-        raise TextError(f"--versus {versus} is beside an answer, and none was given: give it, as in --answer ' word'.")
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if texts is None:
         example = corpora.reading_of(lm).pairs[0]

@@ -174,6 +174,8 @@ GIFTS = (
     ("Sarah", "David", "Sarah", "office", "key"),
     ("Paul", "Kate", "Kate", "station", "ring"),
     ("Emma", "James", "Emma", "garden", "ball"),
+    ("Lucy", "Mark", "Lucy", "market", "coin"),
+    ("Robert", "Helen", "Helen", "library", "pen"),
 )
 
 
