@@ -16,7 +16,7 @@ from rich.text import Text
 
 from manyheads import circuits, corpora, figures
 from manyheads.cli.arguments import (
-    MODEL_HELP,
+    DEFAULT_MODEL,
     PICTURE_ENDINGS,
     TABLE_ENDINGS,
     YOURS,
@@ -24,6 +24,7 @@ from manyheads.cli.arguments import (
     DeviceName,
     DtypeName,
     ModelChoice,
+    ModelName,
     Source,
     TargetsFile,
     TextsAreLines,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 
 LISTED = 10
-DEFAULT = "smollm2"  # the bundled model that predicts words
 PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
 METRIC_HELP = "logit_diff, logit, prob, loss or kl."
 RIGHT_HELP = "The right answer: a word that continues the clean text; after a word a space goes before it."
@@ -61,7 +61,6 @@ RightAnswer = Annotated[str | None, typer.Option("--right", metavar="WORD", help
 WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help=WRONG_HELP)]
 PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
 FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
-PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 
 
 def patch(
@@ -70,7 +69,7 @@ def patch(
     right: RightAnswer = None,
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
-    model: PatchModel = DEFAULT,
+    model: ModelName = DEFAULT_MODEL,
     what: Annotated[
         str, typer.Option("--what", metavar="NAME", help="A head's out(put), its q, k or v, or its weights alone.")
     ] = "out",
@@ -128,7 +127,7 @@ def circuit(
     right: RightAnswer = None,
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
-    model: PatchModel = DEFAULT,
+    model: ModelName = DEFAULT_MODEL,
     keep: Annotated[float, typer.Option("--keep", metavar="X", help="The least share of the answer to keep.")] = 0.9,
     metric: PatchMetric = "logit_diff",
     first_token: FirstToken = False,
@@ -341,7 +340,7 @@ def attribute(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT,
+    model: ModelName = DEFAULT_MODEL,
     position: Annotated[
         int, typer.Option("--position", metavar="N", help="The token whose prediction is read; from the end below 0.")
     ] = -1,

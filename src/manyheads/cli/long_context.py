@@ -15,6 +15,7 @@ from rich.text import Text
 from manyheads import corpora, figures, long_context, units
 from manyheads.base import no_access, plural
 from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
     PICTURE_ENDINGS,
     AsJson,
     DeviceName,
@@ -41,8 +42,8 @@ TEXTS_HELP = (
     "Default: bundled texts, joined to twice as many."
 )
 DECODER_HELP = (
-    "smollm2 or tiny-code (bundled), a folder, a .gguf file, or a name on the Hugging Face hub: a model that predicts "
-    "the next token."
+    "smollm2 or tiny-code, a folder, a GGUF file, or a name on the Hugging Face hub: a model that predicts the next "
+    "token."
 )
 NAMED_HELP = "MODEL as other commands take it: then all arguments are TEXTS."
 BY_HELP = (
@@ -51,7 +52,6 @@ BY_HELP = (
     "model with more than 32 key/value heads needle, on fewer of the bundled texts."
 )
 CRITERIA = ("effect", "needle_effect", "distant_mass", "needle")
-DEFAULT = "smollm2"
 FEW_HEADS = 32  # up to so many, a pass for every one takes minutes at most
 OWN_TEXTS, FEW_TEXTS = 32, 4
 LABEL_WIDTH = 12
@@ -109,7 +109,7 @@ def split(
                     raise TextError(f"{document.name} cannot be read: {document.problem}")
                 listed.append(document.text)
         chosen_texts = Source(listed, f"{plural(len(listed), 'text')} of {plural(len(texts), 'file')}")
-    lm = load_model(talk, ModelChoice(model or DEFAULT, device, dtype))
+    lm = load_model(talk, ModelChoice(model or DEFAULT_MODEL, device, dtype))
     num_kv_heads = sum(site.num_kv_heads for site in lm.spec.sites)
     few_heads = num_kv_heads <= FEW_HEADS
     if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
