@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
@@ -270,6 +271,20 @@ def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
     assert document["text"]["text"] == TEXT and document["model"]["num_parameters"] == 22_713_216
     assert document["page"]["sinks"] == ["[CLS]"] and document["statistics"]["entropy"]["unit"] == "nats"
     assert set(document["notes"]) >= {"backend", "guard_error", "loaded", "caveat"}
+
+
+def test_a_language_models_page_says_what_comes_next_and_offers_who_looks_there(run):
+    text = "def area(width, height): return width"
+    ran = run("look", "--model", "tiny-code", text, "--json")
+    lm = mh.load("tiny-code")
+    with torch.no_grad():
+        last = lm.model(**lm.required_tokenizer(text, return_tensors="pt")).logits[0, -1].double().softmax(-1)
+    first = json.loads(ran.out)["next"][0]
+    assert first["probability"] == pytest.approx(float(last.max()), abs=1e-6)
+    assert first["token"] == lm.required_tokenizer.decode([int(last.argmax())])
+    page = run("look", "--model", "tiny-code", "name, size, mode, name, size,").out
+    assert re.search(r'^Next comes "mode" \d+%, ', page, re.M) and "--from ',#5' --to mode" in page
+    assert json.loads(run("look", TEXT, "--json").out)["next"] == [], "minilm embeds texts and goes on with none"
 
 
 def test_json_says_null_where_there_is_no_number(run):

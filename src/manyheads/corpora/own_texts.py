@@ -245,4 +245,5 @@ def reading_of(model: str | LoadedModel) -> OwnTexts:
     name = model if isinstance(model, str) else model.name
     if name in BUNDLED:
         return READINGS[BUNDLED[name].reads]
-    return READINGS[PROSE if isinstance(model, str) or model.writes_apart or not model.predicts else LANGUAGE]
+    continues = not isinstance(model, str) and model.predicts == "next" and not model.writes_apart
+    return READINGS[LANGUAGE if continues else PROSE]

@@ -203,11 +203,11 @@ def choose_metric(lm: LoadedModel, metric: MetricLike | Metric, labels: object =
     if metric == "auto" and labels is not None:
         return choose_metric(lm, "class_loss", labels)[0], "labels were given"
     if metric == "auto":
-        if lm.predicts:
+        if lm.predicts == "next":
             return METRICS["loss"], "a language model"
         return METRICS["cosine"], "no labels, and no model that predicts the next token"
     one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
-    if metric in ("loss", "kl") and not lm.predicts:
+    if metric in ("loss", "kl") and lm.predicts != "next":
         raise StatisticError(
             f"metric={metric!r} needs a model that predicts the next token, and {type(lm.model).__name__} does not: "
             f"use 'cosine', or a function (outputs, inputs)."

@@ -12,5 +12,8 @@ from .pooling import PooledMaps as PooledMaps
 from .pooling import pooled_maps as pooled_maps
 from .split_heads import place_of as place_of
 from .table_and_recording import Beside as Beside
+from .table_and_recording import NextToken as NextToken
+from .table_and_recording import NextTokens as NextTokens
 from .table_and_recording import SampleLink as SampleLink
+from .table_and_recording import spelled as spelled
 from .table_and_recording import study as study

@@ -86,11 +86,13 @@ class LoadedModel:
         return bool(getattr(getattr(self.model, "config", None), "is_encoder_decoder", False))
 
     @property
-    def predicts(self) -> bool:
-        """Whether it predicts the next token: it generates, and sees nothing of what it is to predict."""
-        # can_generate() alone does not decide: a masked language model (BERT) sees every token that it would predict.
+    def predicts(self) -> str:
+        """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
+        # can_generate() alone does not decide: a masked language model sees every token that it would predict.
         generates = bool(getattr(self.model, "can_generate", lambda: False)())
-        return generates and (self.writes_apart or any(site.causal for site in self.spec.sites))
+        if generates and (self.writes_apart or any(site.causal for site in self.spec.sites)):
+            return "next"
+        return "mask" if "MaskedLM" in type(self.model).__name__ else ""
 
     @property
     def most_padding(self) -> float:
