@@ -48,7 +48,8 @@ _DTYPES = {
 class LoadedModel:
     """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
 
-    `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none.
+    `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none. `stored`:
+    how a GGUF file holds the weights and which file that is, for the card of whatever is made of them; "" of others.
 
     The tokenizer neither pads nor truncates unless asked. It logs a warning at a text longer than its limit: whoever
     reads such texts on purpose passes `verbose=False`.
@@ -59,6 +60,7 @@ class LoadedModel:
     name: str
     because: str
     processor: Processor | None = field(default=None, repr=False)
+    stored: str = field(default="", repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         private_names.forget_capturing_hooks(self.model)
@@ -205,12 +207,14 @@ def load(
             f"{plain(model.dtype)}: load with dtype='bfloat16', or attn_implementation='sdpa'."
         )
     require_usable(model, checkpoint.name)
-    stored = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
-    if checkpoint.gguf is not None:
-        stored = checkpoint.gguf.formats_in_words
+    dtype_from = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
+    stored, file = "", checkpoint.gguf
+    if file is not None:
+        dtype_from = file.formats_in_words
+        stored = f"{dtype_from} ({file.path.name}, sha256 {file.sha256})"
     because = [
         f"{type(model).__name__}, {why}",
-        f"{plain(model.dtype)}, {'as asked' if kind else stored}",
+        f"{plain(model.dtype)}, {'as asked' if kind else dtype_from}",
         f"on {place}, {why_there}",
         f"attention by {attention}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *private_names.left_out_by_attention(model),
@@ -220,7 +224,7 @@ def load(
     ]
     refuse_head_mask(model)
     tokenizer, processor = (None if tokenizer is False else tokenizer), (None if processor is False else processor)
-    return LoadedModel(model, tokenizer, checkpoint.name, "; ".join(because), processor)
+    return LoadedModel(model, tokenizer, checkpoint.name, "; ".join(because), processor, stored)
 
 
 def weights_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
