@@ -16,8 +16,9 @@ import re
 import struct
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, overload
@@ -42,10 +43,13 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 
 
 class Strings(Sequence[str]):
-    """An array of strings as it lies in the file, each decoded when it is asked for: a list would be larger by far."""
+    """An array of strings as it lies in the file, each decoded when it is asked for: a list would be larger by far.
 
-    def __init__(self, contents: memoryview, starts: array[int], ends: array[int]) -> None:
-        self._contents, self._starts, self._ends = contents, starts, ends
+    `places`: where each begins, with its length in eight bytes, and where the last one ends.
+    """
+
+    def __init__(self, contents: memoryview, places: array[int]) -> None:
+        self._contents, self._places = contents, places
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -56,10 +60,15 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
-        return str(self._contents[self._starts[index] : self._ends[index]], "utf-8")
+        place = range(len(self))[index]
+        return str(self._contents[self._places[place] + 8 : self._places[place + 1]], "utf-8")
+
+    def __iter__(self) -> Iterator[str]:
+        contents = self._contents
+        return (str(contents[start + 8 : end], "utf-8") for start, end in pairwise(self._places))
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return len(self._places) - 1
 
 
 Value = str | int | float | bool | Strings | NDArray[np.generic]
@@ -204,32 +213,25 @@ class GgufFile:
             )
         if kind != _STRING:
             raise self._damaged(f"an array of {'arrays' if kind == _ARRAY else f'the unknown type {kind}'} for {key!r}")
-        starts, ends = array("q"), array("q")
-        for _ in range(self._count(_LEAST_STRING, f"values of {key!r}")):
-            start, end = self._span(f"a value of {key!r}")
-            self._decoded(start, end, f"a value of {key!r}")
-            starts.append(start)
-            ends.append(end)
-        return Strings(self._contents, starts, ends)
+        what = f"a value of {key!r}"
+        count = self._count(_LEAST_STRING, f"values of {key!r}")
+        places = array("q", bytes(8 * (count + 1)))
+        for index in range(count):
+            places[index] = self._at
+            self._text(what)
+        places[count] = self._at
+        return Strings(self._contents, places)
 
     def _numbers(self, kind: str, count: int, key: str) -> NDArray[np.generic]:
         start = self._taken(count * np.dtype(kind).itemsize, f"the value of {key!r}")
         return np.frombuffer(self._contents, kind, count, start)
 
     def _text(self, what: str) -> str:
-        start, end = self._span(what)
-        return self._decoded(start, end, what)
-
-    def _decoded(self, start: int, end: int, what: str) -> str:
+        start = self._taken(self._whole("<Q"), what)
         try:
-            return str(self._contents[start:end], "utf-8")
+            return str(self._contents[start : self._at], "utf-8")
         except UnicodeDecodeError:
             raise self._damaged(f"{what}, which is no UTF-8", start) from None
-
-    def _span(self, what: str) -> tuple[int, int]:
-        length = self._whole("<Q")
-        start = self._taken(length, what)
-        return start, start + length
 
     def _count(self, least: int, what: str) -> int:
         """How many of something follow, of which each takes at least so many bytes."""
