@@ -57,14 +57,18 @@ def merged(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
         parts[place : place + 2] = ["".join(parts[place : place + 2])]
 
 
-def split_and_merged(line: str, splits: Sequence[str], merges: Sequence[str], words: set[str] | None) -> list[str]:
+def ranked(merges: Sequence[str]) -> dict[tuple[str, str], int]:
+    """The rank of each pair, as a file's merges have it."""
+    halves = (merge.partition(" ") for merge in merges)
+    return {(left, right): rank for rank, (left, _, right) in enumerate(halves)}
+
+
+def split_and_merged(
+    line: str, splits: Sequence[str], ranks: dict[tuple[str, str], int], words: set[str] | None
+) -> list[str]:
     spelled, pieces = letters(), [line]
     for split in splits:  # as llama.cpp: what an expression finds, and what lies between
         pieces = [part for piece in pieces for part in found_and_between(split, piece)]
-    ranks: dict[tuple[str, str], int] = {}
-    for rank, merge in enumerate(merges):
-        left, _, right = merge.partition(" ")
-        ranks[left, right] = rank
     tokens = []
     for piece in pieces:
         word = "".join(spelled[byte] for byte in piece.encode())
@@ -139,9 +143,9 @@ class TestMergesOfBytes:
         kinds = [1] * len(tokens)
         file = file_of(tmp_path, model="gpt2", pre=name, tokens=tokens, token_type=kinds, merges=merges)
         tokenizer: Any = tokenizer_of(file)
-        words = set(tokens) if name in ("llama-bpe", "tekken") else None
+        words, ranks = set(tokens) if name in ("llama-bpe", "tekken") else None, ranked(merges)
         for line in odd_lines(200):
-            assert tokenizer.tokenize(line) == split_and_merged(line, EXPECTED[name], merges, words), line
+            assert tokenizer.tokenize(line) == split_and_merged(line, EXPECTED[name], ranks, words), line
             ids = tokenizer(line, add_special_tokens=False)["input_ids"]
             assert tokenizer.decode(ids) == line
 
