@@ -349,7 +349,7 @@ def _key(lm: LoadedModel) -> str:
     words = repr((type(tokenizer).__name__, len(tokenizer), sampled))
     page = reading_of(lm.name).digest()
     attention = private_names.attention_in_words(lm.model)
-    parts = (lm.weights_hash, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())
+    parts = (lm.weights_sums, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 

@@ -204,13 +204,29 @@ class GgufFile:
             )
         if kind != _STRING:
             raise self._damaged(f"an array of {'arrays' if kind == _ARRAY else f'the unknown type {kind}'} for {key!r}")
+        count, what = self._count(_LEAST_STRING, f"values of {key!r}"), f"a value of {key!r}"
         starts, ends = array("q"), array("q")
-        for _ in range(self._count(_LEAST_STRING, f"values of {key!r}")):
-            start, end = self._span(f"a value of {key!r}")
-            self._decoded(start, end, f"a value of {key!r}")
+        length_at, contents, size, place = (
+            struct.Struct("<Q").unpack_from,
+            self._contents,
+            len(self._contents),
+            self._at,
+        )
+        # As `_span` and `_decoded`, written out: by calls, the 98,000 strings of a vocabulary took 0.3 s.
+        for _ in range(count):
+            start = place + 8
+            if start > size or (end := start + length_at(contents, place)[0]) > size:
+                self._at = place
+                self._span(what)
+            try:
+                str(contents[start:end], "utf-8")
+            except UnicodeDecodeError:
+                raise self._damaged(f"{what}, which is no UTF-8", start) from None
             starts.append(start)
             ends.append(end)
-        return Strings(self._contents, starts, ends)
+            place = end
+        self._at = place
+        return Strings(contents, starts, ends)
 
     def _numbers(self, kind: str, count: int, key: str) -> NDArray[np.generic]:
         start = self._taken(count * np.dtype(kind).itemsize, f"the value of {key!r}")
