@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +19,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.corpora import open_corpus
 from manyheads.statistics import Facts, Statistic
 from manyheads.statistics.defined import survey_syntax, syntax_statistics
 from manyheads.statistics.defined.syntax import MIN_ARCS, Relation
@@ -223,7 +221,7 @@ def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens
     assert not got.den[silent].any() and got.den[len(WRITTEN) + 3].any()
 
 
-def test_what_a_layer_was_measured_by_is_dropped_at_once(minilm, monkeypatch):
+def test_what_a_layer_was_measured_by_is_dropped_at_once(fresh, monkeypatch):
     """Without a circle, that is: with one, the maps of every layer lie there until Python looks for garbage."""
     facts: list[weakref.ref[Facts]] = []
     kept = Facts.__init__
@@ -233,12 +231,12 @@ def test_what_a_layer_was_measured_by_is_dropped_at_once(minilm, monkeypatch):
         facts.append(weakref.ref(self))
 
     monkeypatch.setattr(Facts, "__init__", noted)
-    documents = list(itertools.islice(open_corpus(treebank_file("en_ewt-ud-dev.conllu")).open(), 4))
+    lm, statistics = lm_of("gpt2", fresh), statistics_of(WRITTEN)[1]
     was = gc.isenabled()
     gc.disable()
     try:
-        mh.measure(minilm, documents, "det.*")
-        assert len(facts) >= len(minilm.spec.sites) and all(reference() is None for reference in facts)
+        said(lm, WRITTEN, statistics)
+        assert len(facts) >= len(lm.spec.sites) and all(reference() is None for reference in facts)
     finally:
         if was:
             gc.enable()
