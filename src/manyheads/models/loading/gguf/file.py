@@ -217,14 +217,22 @@ class GgufFile:
             )
         if kind != _STRING:
             raise self._damaged(f"an array of {'arrays' if kind == _ARRAY else f'the unknown type {kind}'} for {key!r}")
-        what = f"a value of {key!r}"
-        count = self._count(_LEAST_STRING, f"values of {key!r}")
-        places = array("q", [0]) * (count + 1)
+        what, count = f"a value of {key!r}", self._count(_LEAST_STRING, f"values of {key!r}")
+        places, place = array("q", [0]) * (count + 1), self._at
+        contents, size, length_at = self._contents, len(self._contents), struct.Struct("<Q").unpack_from
+        # `_text`, written out: by calls, the 98,000 strings of a vocabulary took 0.3 s. It says what is wrong.
         for index in range(count):
-            places[index] = self._at
-            self._text(what, is_item=True)
-        places[count] = self._at
-        return Strings(self._contents, places)
+            places[index] = self._at = place
+            start = place + 8
+            place = start + length_at(contents, place)[0] if start <= size else size + 1
+            if place > size or place - start > _MOST_LETTERS:
+                self._text(what, is_item=True)
+            try:
+                str(contents[start:place], "utf-8")
+            except UnicodeDecodeError:
+                self._text(what, is_item=True)
+        places[count] = self._at = place
+        return Strings(contents, places)
 
     def _numbers(self, kind: str, count: int, key: str) -> NDArray[np.generic]:
         start = self._taken(count * np.dtype(kind).itemsize, f"the value of {key!r}")
