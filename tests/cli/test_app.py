@@ -83,17 +83,22 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
         assert all(word in options for word in arguments if word.startswith("--")), line
 
 
-def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
-    assert SENTENCE == manyheads.corpora.OWN_TEXT, "one default sentence, in the terminal and on the page"
+def test_what_it_shows_of_a_text_is_what_the_model_does(smollm2):
+    assert manyheads.corpora.reading_of("smollm2").sentence == SENTENCE, "one example, in the terminal and on the page"
     name, query, key, weight = FINDING
-    recording = manyheads.record(minilm, SENTENCE)
-    measured = {}
-    for layer, record in enumerate(recording.layers):
-        for index in range(record.site.num_heads):
-            rows, columns, weights = record.word_weights(head=index)
-            place = [unit.text for unit in rows].index(query), [unit.text for unit in columns].index(key)
-            measured[f"L{layer}H{index}"] = float(weights[place])
-    assert max(measured, key=measured.__getitem__) == name and f"{measured[name]:.2f}" == f"{weight:.2f}"
+    ids = smollm2.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    smollm2.model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            maps = torch.stack(smollm2.model(ids, output_attentions=True).attentions)[:, 0]
+    finally:
+        smollm2.model.set_attn_implementation("sdpa")
+    words = [smollm2.tokenizer.decode(token).strip() for token in ids[0]]  # each a token
+    places = [index for index, word in enumerate(words) if word == "John"]
+    assert [query, key] == ["John#2", "John#1"] and len(places) == 2
+    linking = maps[:, :, places[1], places[0]]
+    layer, index = divmod(int(linking.argmax()), linking.shape[1])
+    assert f"L{layer}H{index}" == name and f"{float(linking.max()):.2f}" == f"{weight:.2f}"
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, l
 
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
     ran = run("look")
-    assert ran.code == 0 and "a bundled sentence" in ran.out and OWN_TEXT[:20] in ran.out
+    assert ran.code == 0 and "an example sentence" in ran.out and OWN_TEXT[:20] in ran.out
 
 
 def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
@@ -471,7 +471,7 @@ def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, m
 def test_a_model_of_python_is_shown_python(run):
     ran = run("look", "--model", "tiny-code")
     assert ran.code == 0, ran.err
-    assert "def largest(values):" in ran.out and "In a bundled function, L" in ran.out
+    assert "def largest(values):" in ran.out and "In an example function, L" in ran.out
     assert "bundled texts of Python, which this model reads" in " ".join(ran.out.split())
     said = run("ablate", "L3H5", "--model", "tiny-code", "--controls", "0")
     assert "texts     64 bundled texts of Python, which this model reads" in said.out

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizer
 import manyheads as mh
 from manyheads import private_names
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
-from manyheads.corpora.sources import own_corpus
+from manyheads.corpora.own_texts import own_corpus
 from manyheads.errors import HeadError, StatisticError
 from manyheads.inputs import read
 from manyheads.measurement import measure, measure_corpus

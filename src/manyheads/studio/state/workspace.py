@@ -165,7 +165,7 @@ class Workspace:
                     if isinstance(place.what, LoadedModel)
                     else "{}, {}".format(*choose_device(self.device))
                 ),
-                pair=None if place.bundled and not BUNDLED[name].predicts else ExamplePair(**reading_of(name).pair),
+                pair=None if place.bundled and not BUNDLED[name].predicts else ExamplePair(**reading_of(name).pairs[0]),
             )
             for name, place in self.models.items()
         ]
