@@ -6,7 +6,7 @@ import {
 
 const HEADS = ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1"];
 const result: HeadEffects = {
-  model: "m & co", what: "out", direction: "denoise", metric: "logit_diff", unit: "logits", clean: 2, corrupted: -1, heads: HEADS,
+  model: "m & co", what: "out", direction: "denoise", metric: "logit_diff", unit: "logits", clean: 2, corrupted: -1, heads: HEADS, kv_groups: [0, 1, 2, 0, 1],
   effects: [0.1, -0.5, null, 0.004, 0.3], control: [0.2, -0.1, 0.05], beyond: ["L0H1", "L1H1"], verdict: "L0H1 <carries>", then: "", notes: {},
 };
 const token = (piece: string): Token => ({ piece, text: piece, label: piece, special: false, sink: false, unknown: false, span: null });

@@ -1,4 +1,4 @@
-// openapi.json sha256:500540d4d959ea4ec7091fc62442d9cc7149a96890fc79f6bd6ee32c7e30e106
+// openapi.json sha256:c2346cb99c535db2eda12b864f5727f380308c2893142fac44ee3091eac5ed80
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1378,7 +1378,8 @@ export interface components {
          * @description What every head does to the answer, as a share of the difference between the two texts' answers.
          *
          *     `control`: the same of random heads with an unrelated text's numbers. `beyond`: the heads whose effect is larger
-         *     than that of every control. `verdict`: what it comes to; `then`: what that means, and how sure it is.
+         *     than that of every control. `kv_groups`: each head's key/value head in its layer, the same for heads that share one.
+         *     `verdict`: what it comes to; `then`: what that means, and how sure it is.
          */
         HeadEffects: {
             /** Beyond */
@@ -1398,6 +1399,8 @@ export interface components {
             effects: (number | null)[];
             /** Heads */
             heads: string[];
+            /** Kv Groups */
+            kv_groups: number[];
             /** Metric */
             metric: string;
             /** Model */

@@ -151,17 +151,21 @@ export function drawAtlas(canvas: HTMLCanvasElement, heads: Map<string, AtlasHea
     drawCell(context, head, Math.round(cell.x * ratio), Math.round(cell.y * ratio), Math.round(layout.size * ratio), style);
   }
   context.globalAlpha = 1;
-  context.strokeStyle = style.bracket;
+  drawBrackets(context, layout, style.bracket, ratio);
+}
+
+/** The brackets beneath heads that share keys and values. */
+export function drawBrackets(context: CanvasRenderingContext2D, layout: Layout, colour: string, ratio: number): void {
+  context.strokeStyle = colour;
   context.lineWidth = Math.max(1, ratio);
-  for (const { x, y, width } of layout.brackets) {
+  for (const { x, y, width, tick } of layout.brackets) {
     const inset = layout.gap < 3 ? ratio : 0; // so that neighbouring brackets do not touch
     const [left, right, top] = [x * ratio + 0.5 + inset, (x + width) * ratio - 0.5 - inset, Math.round(y * ratio) + 0.5];
     context.beginPath();
-    const tick = Math.min(3, layout.gap) * ratio;
-    context.moveTo(left, top - tick);
+    context.moveTo(left, top - tick * ratio);
     context.lineTo(left, top);
     context.lineTo(right, top);
-    context.lineTo(right, top - tick);
+    context.lineTo(right, top - tick * ratio);
     context.stroke();
   }
 }
