@@ -1,4 +1,4 @@
-// openapi.json sha256:c2346cb99c535db2eda12b864f5727f380308c2893142fac44ee3091eac5ed80
+// openapi.json sha256:706424385bd32101b6b44a2c41e443401b0d52b38bfcc31548a5440b941f0679
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1844,8 +1844,9 @@ export interface components {
          * ModelEntry
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
-         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `pair`: two such
-         *     texts for the room Circuit, null of a bundled model that predicts no tokens.
+         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
+         *     at the first visit to that text; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
+         *     no tokens.
          */
         ModelEntry: {
             /** Bundled */
@@ -1857,6 +1858,7 @@ export interface components {
             /** Name */
             name: string;
             pair: components["schemas"]["ExamplePair"] | null;
+            question: components["schemas"]["Question"] | null;
             /** Sample */
             sample: string;
             /** Title */
@@ -2194,7 +2196,7 @@ export interface components {
         };
         /**
          * Question
-         * @description A text and two of its words: which heads link them?
+         * @description A text and two of its words: which heads link them? `words` offer it to a reader.
          */
         Question: {
             /** Key */
@@ -2203,6 +2205,8 @@ export interface components {
             query: string;
             /** Text */
             text: string;
+            /** Words */
+            words: string;
         };
         /**
          * RecordingAsk
@@ -2711,8 +2715,6 @@ export interface components {
              * @description the recording that the command line named, opened first
              */
             opened: string | null;
-            /** @description offered at the first visit */
-            question?: components["schemas"]["Question"] | null;
             /** Version */
             version: string;
         };
