@@ -39,7 +39,7 @@ from manyheads.studio.schema.recordings import EffectVerdict, Worth
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
 from manyheads.studio.views.recording import token_infos
-from manyheads.texts import Sinks
+from manyheads.texts import READABLE_SPACES, Sinks
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
 NEAREST = 5  # example sentences that are called the nearest
@@ -323,14 +323,14 @@ def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, 
 
 
 def _token_name(tokenizer: Tokenizer, index: int) -> str:
-    """A token as it stands in a text; its piece where it is blank or part of a character; else its number."""
+    """A token as it stands in a text, white space alone as ␣ ↵ ⇥; its piece where it is part of a character, or its number."""
     try:
         text = tokenizer.decode([index])
         piece = tokenizer.convert_ids_to_tokens([index])[0]
     except (IndexError, KeyError, OverflowError):  # a model's table of words is often longer than its tokenizer's
         text = piece = None
-    if text and text.strip() and "�" not in text:
-        return text
+    if text and "�" not in text:
+        return text if text.strip() else "".join(READABLE_SPACES.get(char, "␣") for char in text)
     return piece or f"token {index}"
 
 

@@ -195,11 +195,11 @@ function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number,
   if (stripes) drawStripes(context, stripes, ramp, x + inset, y + inset, size - 2 * inset, size - 2 * inset - caption);
   else drawMap(context, style.sheet, head.head, x + inset, y + inset, size - 2 * inset);
   if (!scale && group.letter && css >= 20) {
-    const side = Math.round((css >= 48 ? 15 : 11) * ratio);
+    const side = Math.round((css >= 48 ? 15 : css >= 30 ? 11 : 9) * ratio);
     context.fillStyle = colour;
     context.fillRect(x, y, side, side);
     context.fillStyle = group.ink;
-    context.font = `700 ${Math.round(side * 0.74)}px system-ui, sans-serif`;
+    context.font = `700 ${Math.round(side * (css >= 30 ? 0.74 : 0.88))}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillText(group.letter, x + side / 2, y + side * 0.54);
