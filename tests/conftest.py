@@ -21,6 +21,9 @@ gc.disable()
 # Matrices here are small: a second thread gains nothing on an idle machine; on a busy one each product waits for it.
 torch.set_num_threads(1)
 
+# A small model, whose heads fit into a line of a test's page; what commands take by themselves is tested by name.
+os.environ["MANYHEADS_DEFAULT_MODEL"] = "minilm"
+
 os.fsync = lambda descriptor: None  # thousands of files of tests are written whole; no test takes the power away
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from manyheads.corpora import reading_of
@@ -21,6 +22,7 @@ def short_readings(count: int) -> Callable[[str], OwnTexts]:
 
 def shorten_pages(patch: Any, count: int) -> None:
     """Every place of the library that asks what a model reads gets `count` texts of it; `patch` undoes that."""
+    import_module("manyheads.roles.shipped")  # before, so that labels that are shipped stay those of the whole page
     readings = short_readings(count)
     for place in ("corpora.sources", "corpora", "roles.labels", "studio.server.routes", "studio.outside.one_file",
                   "studio.outside.notebook"):  # fmt: skip

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from manyheads.corpora import Corpus
     from manyheads.models import LoadedModel
 
-DEFAULT_MODEL = "minilm"
+DEFAULT_MODEL = os.environ.get("MANYHEADS_DEFAULT_MODEL") or "smollm2"
+"""The model of a command that names none. Why this one: docs/decisions/023-the-first-model.md."""
 
 
 def to_file(name: str, help: str) -> OptionInfo:
@@ -44,7 +45,7 @@ def to_file(name: str, help: str) -> OptionInfo:
 
 TEXT_HELP = "The text to read; - reads it from stdin. Default: a bundled sentence."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
-MODEL_HELP = "minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
+MODEL_HELP = "smollm2, minilm or tiny-code, a folder, a GGUF file, or a name on the Hugging Face hub."
 DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1 ... Default: MANYHEADS_DEVICE, else an accelerator, else cpu."
 DTYPE_HELP = "Dtype of the weights: float32, bfloat16, float16 or float64. Default: as stored."
 HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or several separated by commas."

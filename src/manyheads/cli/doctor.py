@@ -43,6 +43,7 @@ VARIABLES: Mapping[str, str] = MappingProxyType({  # and what each does where it
     "MANYHEADS_CACHE": "the folder where labels are remembered",
     "MANYHEADS_PASS": "what reads maps: kernels, tiles or auto; kernels is an error where there are none",
     "MANYHEADS_STATE": "the folder where progress in lessons is kept",
+    "MANYHEADS_DEFAULT_MODEL": "the model of a command without --model",
     "MANYHEADS_DEVICE": "the device that models are loaded on, where none is named",
     "MANYHEADS_GOLD": "tests: the folder of gold treebanks",
     "MANYHEADS_SEED": "tests: the seed of all random inputs, or fresh; without it each commit has its own",
