@@ -30,8 +30,6 @@ RECORDING_ENDING, HISTORY_ENDING = ".heads", ".parquet"
 DEPTH = 2  # folders below a folder that are searched
 MOST_ENTRIES = 2_000  # of a folder: a home directory named by mistake must not be walked for minutes
 MODELS_KEPT = 2
-FIRST_MODEL = "smollm2"
-"""The bundled model that a studio starts with where it is here: Atlas shows it, Experiment and Circuit ask it."""
 WRITERS_TEXT = "When Mary and John went to the store, John gave a drink to"
 """What a bundled model that goes on with English prose reads at first: the name that it goes on with is in the text."""
 WRITERS_QUESTION = (WRITERS_TEXT, "to", "Mary")
@@ -82,7 +80,7 @@ class Workspace:
         place, _ = choose_device(device)  # now, and not with the first model that somebody opens
         if dtype is not None:
             weights_dtype(dtype, place)
-        for name in sorted(BUNDLED, key=lambda name: name != FIRST_MODEL):
+        for name in BUNDLED:
             workspace.models[name] = ModelPlace(name, name, f"{name}, which comes with manyheads", bundled=True)
         for path in map(Path, paths):
             workspace.add_path(path)
@@ -280,7 +278,7 @@ def first_question(model: str | None) -> Question | None:
 
 
 def _writes_prose(model: str | None) -> bool:
-    return model in BUNDLED and BUNDLED[model].predicts and reading_of(model) is reading_of("")
+    return model in BUNDLED and BUNDLED[model].predicts and BUNDLED[model].reads in ("prose", "language")
 
 
 def is_history(path: Path) -> bool:
