@@ -23,7 +23,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import Json, few, plural, users_home
+from manyheads.base import Json, plural, sharing_words, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -476,19 +476,19 @@ def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
             for begin in range(0, len(layers), heights[stack])
         ]
 
-    # Low blocks first, then wide cells; gaps go before letters do.
-    styles = [(most, cell, 1) for most in GRID_ROWS for cell in (3, 2, 1)] + [(GRID_ROWS[-1], 1, 0)]
+    # Low blocks before wide cells, but letters apart before low blocks; the gaps of groups go last.
+    styles = [(most, cell, 1) for cells in ((3, 2), (1,)) for most in GRID_ROWS for cell in cells]
+    styles.append((GRID_ROWS[-1], 1, 0))
     fitting = (style for style in styles if widths(blocks_of(style[0]), *style[1:])[-1] <= console.width)
     most, cell, gap = next(fitting, styles[-1])
     blocks = blocks_of(most)
     ends = widths(blocks, cell, gap)
     count = sum(end <= console.width for end in ends)
     remarks = []
-    shared = sorted(set(sharing.values()) - {1})
+    shared = sharing_words((sites[key].num_heads, sites[key].num_kv_heads) for key in by_layer)
     if shared and gap:
-        others = f", in other layers {few(map(str, shared[1:]))}" if len(shared) > 1 else ""
-        whole = all(sharing[key] == sites[key].num_heads for key in by_layer)
-        remarks.append(f"{'' if whole else 'Between gaps '}{shared[0]} query heads share one key/value head{others}.")
+        parted = any(1 < sharing[key] < sites[key].num_heads for key in by_layer)
+        remarks.append(f"{'Between gaps ' if parted else ''}{shared}.")
     if count < len(blocks):
         stack, layers = blocks[count]
         first = layer_name(stack, layers[0])
