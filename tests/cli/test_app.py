@@ -452,6 +452,18 @@ def test_json_holds_the_device_and_the_dtype_and_a_way_to_make_a_pass_that_is_no
         assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
 
 
+def test_the_search_for_garbage_waits_until_a_model_is_loaded_and_then_leaves_out_what_is_there():
+    code = "import gc; from manyheads.cli import start; {}; print(*gc.get_threshold(), gc.get_freeze_count() > 0)"
+
+    def told(line: str) -> list[str]:
+        return subprocess.check_output([sys.executable, "-c", code.format(line)], text=True).split()
+
+    usual = told("pass")
+    assert usual[-1] == "False" and told("start.end()") == usual, "what is no process of ours keeps its collector"
+    assert told("start.begin()") == ["1000000", *usual[1:3], "False"]
+    assert told("start.begin(); start.end()") == [*usual[:3], "True"]
+
+
 def test_the_laboratory_is_imported_for_its_own_commands_and_for_help_alone():
     loaded = (
         "print(*sorted({'.'.join(name.split('.')[:3]) for name in sys.modules if name.startswith('manyheads.lab')}))"

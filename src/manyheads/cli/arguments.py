@@ -25,6 +25,7 @@ from typer.models import OptionInfo
 from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
 from manyheads.base import no_access
+from manyheads.cli import start
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
@@ -498,6 +499,7 @@ def load_model(talk: ProgressLine, choice: ModelChoice, *, reads: bool = True) -
             if OPTIONS not in str(error):
                 raise
             raise ModelError(str(error).replace(OPTIONS, "")) from error
+        start.end()
     if choice.device is None and why_there != machine.NO_ACCELERATOR:
         talk.note(f"{lm.name} is on {lm.device}, {why_there}; --device chooses another")
     return lm

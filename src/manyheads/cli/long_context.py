@@ -74,7 +74,23 @@ def split(
         ),
     ] = None,
     batch: Annotated[int, count_option(help="Texts for which it is computed.")] = 1,
-    random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 5,
+    random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 2,
+    random_curve: Annotated[
+        bool, typer.Option("--random-curve", help="Compare random splits at every share of the curve too.")
+    ] = False,
+    shares: Annotated[
+        int, typer.Option("--shares", metavar="N", min=1, help="How many shares the curve has, evenly spread.")
+    ] = 3,
+    needles: Annotated[
+        int | None,
+        typer.Option(
+            "--needles",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="How many pass keys are hidden in each half of the texts. Default: 2 for each text, up to 8.",
+        ),
+    ] = None,
     save: Annotated[Path | None, to_file("--save", "Write the split: .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw scores and the curve: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
@@ -129,7 +145,7 @@ def split(
     with talk.step("letting heads stream, one after another, then many") as progress:
         result = long_context.split_heads(
             lm, chosen_texts.given, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
-            progress=progress,
+            random_curve=random_curve, shares=shares, needles=needles, progress=progress,
         )  # fmt: skip
     document = {"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()}
     hand_out(result, save, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))
