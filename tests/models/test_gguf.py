@@ -4,7 +4,10 @@ Files are written by `gguf_files`, as llama.cpp's converter writes them. What ju
 `gguf` package's own unpacking, transformers' own loader of GGUF, and a merge of bytes written here.
 """
 
+import hashlib
 import random
+import re
+import shutil
 import struct
 import tracemalloc
 from functools import partial
@@ -23,7 +26,17 @@ from manyheads.models.loading.gguf.blocks import FORMATS
 from manyheads.models.loading.gguf.file import GgufFile
 from manyheads.models.loading.gguf.model import build_unpacked
 from manyheads.models.loading.gguf.tokenizer import tokenizer_of
-from tests.models.gguf_files import Packed, gguf_bytes, packed, random_blocks, text, value_bytes, write_model
+from tests.models.gguf_files import (
+    Packed,
+    gguf_bytes,
+    metadata_of,
+    packed,
+    random_blocks,
+    stored_name,
+    text,
+    value_bytes,
+    write_model,
+)
 from tests.refusals import refuses
 from tests.seeds import seed_of
 
@@ -110,6 +123,17 @@ class TestModels:
         ours, expected = unpacked(path).state_dict(), theirs.state_dict()
         assert all(torch.equal(ours[name], weight) for name, weight in expected.items())
         assert ours.keys() == expected.keys()
+
+    def test_names_and_keys_are_those_of_the_gguf_package(self, family: str):
+        """Those that our files have, by which the reader is tested."""
+        model, kind = MODELS[family](), {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[family]
+        names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+        for name in model.state_dict():
+            if (family, name) != ("gemma2", "lm_head.weight"):  # tied in every model of that family
+                assert stored_name(name, family) == names.get_name(name, try_suffixes=(".weight", ".bias"))
+        known = {key for part in vars(gguf.Keys).values() if isinstance(part, type) for key in vars(part).values()}
+        written = metadata_of(model, family, ["a"])
+        assert {re.sub(rf"^{family}\.", "{arch}.", key) for key in written} <= known
 
 
 class TestNumbers:
@@ -321,7 +345,7 @@ class TestDamage:
         path.write_bytes(one_tensor(entry()))
         refuses(mh.ManyHeadsError, "part 2 of 7 of a model", GgufFile, path)
 
-    def test_missing_file(self, tmp_path: Path):
+    def test_file_that_is_gone(self, tmp_path: Path):
         refuses(mh.ManyHeadsError, "cannot read", GgufFile, tmp_path / "none.gguf")
 
     @pytest.mark.parametrize(
@@ -389,3 +413,63 @@ class TestDamage:
                     assert str(path) in str(error), error
                     outcomes.append(False)
         assert 10 < sum(outcomes) < len(outcomes) - 50  # some damage is none that anybody could see
+
+
+@pytest.fixture
+def file(tmp_path: Path, fresh: torch.Generator) -> Path:
+    """A model with its tokenizer, in a folder of its own."""
+    model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)), fresh)
+    (tmp_path / "folder").mkdir()
+    return write_model(tmp_path / "folder/tiny.Q8_0.gguf", model, "llama", **TOKENS)
+
+
+class TestLoading:
+    """`mh.load` of a file, a folder with one, and what Ollama calls its files."""
+
+    def test_file_and_folder_are_one_model(self, file: Path):
+        by_file, by_folder = mh.load(file, device="cpu"), mh.load(str(file.parent), device="cpu")
+        assert (by_file.name, by_folder.name) == ("tiny.Q8_0", "folder")
+        assert by_file.weights_hash == by_folder.weights_hash
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        for words in (
+            "LlamaForCausalLM, from the file's architecture 'llama'",
+            "float32, stored as F32 (21 tensors)",
+            "tokenizer from the file, texts split as 'gpt-2'",
+            f"from the file {file}, sha256 {digest}...",
+        ):
+            assert words in by_file.because
+        assert by_folder.because.endswith(f"from the folder {file.parent}: tiny.Q8_0.gguf, sha256 {digest}...")
+        assert "float16, as asked" in mh.load(file, device="cpu", dtype="float16").because
+
+    def test_because_counts_tensors_by_their_form(self, tmp_path: Path, fresh: torch.Generator):
+        def pack(name: str, weight: torch.Tensor) -> Packed:
+            if "attn_q." in name:
+                return random_blocks(tuple(weight.shape), 8, 32, 34, np.random.default_rng(seed_of(name)))
+            return packed(weight, 1 if "ffn_up" in name else 0)
+
+        sizes: dict[str, Any] = SIZES | {"hidden_size": 96, "num_hidden_layers": 1}
+        model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**sizes)), fresh)
+        lm = mh.load(write_model(tmp_path / "tiny.gguf", model, "llama", pack, **TOKENS), device="cpu")
+        words = "float32, unpacked from F32 (10 tensors), Q8_0 (1), F16 (1): rounded weights, not the original's; on"
+        assert words in lm.because
+
+    def test_file_of_ollama_is_known_by_its_first_bytes(self, file: Path, tmp_path: Path):
+        blob = file.rename(tmp_path / "sha256-9f4b")
+        assert mh.load(blob, device="cpu").name == "sha256-9f4b"
+        other = tmp_path / "sha256-0000"
+        other.write_bytes(b"{}")
+        refuses(mh.ManyHeadsError, "'.*sha256-0000' is a file. Give the folder", mh.load, str(other))
+
+    def test_missing_file_is_called_one(self, tmp_path: Path):
+        refuses(
+            mh.ManyHeadsError, r"no model '.*none.gguf': no such file, and not a name", mh.load, tmp_path / "none.gguf"
+        )
+
+    def test_folder_with_several(self, file: Path):
+        shutil.copy(file, file.parent / "b.GGUF")
+        refuses(mh.ManyHeadsError, r"holds 2 GGUF files \(b.GGUF, tiny.Q8_0.gguf\): name one", mh.load, file.parent)
+
+    def test_folder_with_the_parts_of_one(self, file: Path):
+        file.rename(file.parent / "m-00001-of-00002.gguf")
+        (file.parent / "m-00002-of-00002.gguf").write_bytes(b"GGUF")
+        refuses(mh.ManyHeadsError, "is part 1 of 2 of a model, and split files are not read", mh.load, file.parent)
