@@ -45,6 +45,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 80, "max_position_embeddings": 72, "bos_token_id": None, "eos_token_id": None,
     "pad_token_id": None,
 }  # fmt: skip
+EXPERTS: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 3}
 DEEP: dict[str, Any] = {**SIZES, "num_hidden_layers": 7}  # the sixth layer of Gemma 3 is the first without a window
 MODELS: dict[str, Any] = {
     "llama": lambda: hf.LlamaForCausalLM(
@@ -53,6 +54,11 @@ MODELS: dict[str, Any] = {
     "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SIZES, tie_word_embeddings=True)),
     # 128: the width that transformers' loader takes whatever the file says; ours is asked for another below.
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, head_dim=128)),
+    # Experts of the widths, likewise, that transformers' loader takes.
+    "qwen2moe": lambda: hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**SIZES, **EXPERTS, norm_topk_prob=False)),
+    "qwen3moe": lambda: hf.Qwen3MoeForCausalLM(
+        hf.Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=128, norm_topk_prob=True)
+    ),
     "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**SIZES, sliding_window=11)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(
         hf.Gemma2Config(**SIZES, head_dim=10, query_pre_attn_scalar=10, sliding_window=7, attn_logit_softcapping=20.0)
@@ -129,7 +135,8 @@ class TestModels:
         model, kind = MODELS[family](), {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[family]
         names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
         for name in model.state_dict():
-            if (family, name) != ("gemma2", "lm_head.weight"):  # tied in every model of that family
+            # In gguf's table experts are not joined, and the embedding of Gemma 2 is tied in every model.
+            if ".experts." not in name and (family, name) != ("gemma2", "lm_head.weight"):
                 assert stored_name(name, family) == names.get_name(name, try_suffixes=(".weight", ".bias"))
         known = {key for part in vars(gguf.Keys).values() if isinstance(part, type) for key in vars(part).values()}
         written = metadata_of(model, family, ["a"])
@@ -177,6 +184,22 @@ class TestWhatAFileSays:
             key if "." in key else f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()
         }
         return unpacked(write_model(tmp_path / "model.gguf", model, architecture, **named)), model
+
+    @pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
+    def test_widths_of_heads_and_experts_are_those_of_the_file(
+        self, architecture: str, tmp_path: Path, fresh: torch.Generator
+    ):
+        sizes: dict[str, Any] = {**SIZES, **EXPERTS, "moe_intermediate_size": 24}
+        made: Any = (
+            hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**sizes, shared_expert_intermediate_size=40))
+            if architecture == "qwen2moe"
+            else hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**sizes, head_dim=10, norm_topk_prob=True))
+        )
+        model = randomised(made, fresh)
+        read = unpacked(write_model(tmp_path / "model.gguf", model, architecture))
+        ids = torch.randint(0, 37, (2, 29), generator=fresh)
+        with torch.no_grad():
+            assert torch.equal(read(ids).logits, model(ids).logits)
 
     def test_linear_scaling_is_that_of_transformers(self, tmp_path: Path, fresh: torch.Generator):
         read, model = self.read(tmp_path, fresh, rope__scaling__type="linear", rope__scaling__factor=2.5)
@@ -233,6 +256,9 @@ class TestWhatAFileSays:
             ({"tokenizer.ggml.unknown_token_id": True}, "says True for tokenizer.ggml.unknown_token_id"),
             ({"tokenizer.ggml.tokens": ["a", "b"] * 19}, "damaged: 38 tokens, and 37 embeddings"),
             ({"attention__head_count": 5}, "."),
+            ({"architecture": "qwen3moe", "expert_count": 4}, r"is \[5, 1536, 48\], and its keys mean \[4, "),
+            ({"architecture": "qwen3moe", "expert_used_count": "x"}, "says 'x' for qwen3moe.expert_used_count"),
+            ({"architecture": "qwen3moe", "expert_weights_scale": 2.0}, r"qwen3moe\.expert_weights_scale = 2\.0"),
         ],
     )
     def test_what_is_not_read_is_refused_and_named(
@@ -376,7 +402,7 @@ class TestDamage:
     ):
         """Bytes changed at random, cut, repeated: read whole, model and tokenizer, or refused in words."""
         rng = random.Random(seed_of(f"noise in {tokens}"))
-        path, architecture = tmp_path / "model.gguf", rng.choice(list(MODELS))
+        path, architecture = tmp_path / "model.gguf", rng.choice([name for name in MODELS if "moe" not in name])
         model = randomised(MODELS[architecture](), fresh)
         written = TOKENS if tokens == "bytes" else PIECES
         whole = write_model(path, model, architecture, **written).read_bytes()
