@@ -31,6 +31,7 @@ from manyheads.inputs import read
 from manyheads.roles import label_page
 from manyheads.roles.words import column_figures
 from manyheads.roles.words.role_table import letter_of
+from manyheads.spec import Site
 from manyheads.statistics import DEFAULT, STATISTICS
 from tests.cli.conftest import TEXT, assert_refused, raising
 
@@ -182,28 +183,40 @@ def test_a_text_needs_no_quotes(run):
 
 
 @pytest.mark.parametrize(
-    ("layers", "heads", "blocks", "most"), [(4, 8, 1, 17), (12, 12, 1, 18), (32, 32, 2, 28), (80, 64, 1, 28)]
-)
-def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, layers, heads, blocks, most):
+    ("layers", "heads", "kv_heads", "rows", "most"),
+    [(4, 8, 8, 4, 17), (12, 12, 12, 12, 18), (32, 32, 32, 16, 28), (80, 64, 64, 16, 28), (30, 9, 3, 10, 21),
+     (30, 9, 1, 10, 21), (32, 32, 8, 16, 28), (28, 16, 8, 14, 28)],
+)  # fmt: skip
+def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, layers, heads, kv_heads, rows, most):
     names = [Head("", layer, index) for layer in range(layers) for index in range(heads)]
     roles = tuple(replace(labels.roles[place % 72], head=head) for place, head in enumerate(names))
+    sites = [Site("", layer, f"{layer}", heads, kv_heads, 8, 8, True) for layer in range(layers)]
     everything = (replace(labels, roles=roles), SimpleNamespace(heads=names), (), (), {})
-    looked = LookResult(None, ModelChoice("any"), Source("", "", ""), *everything)
+    lm = SimpleNamespace(spec=SimpleNamespace(sites=sites))
+    looked = LookResult(lm, ModelChoice("any"), Source("", "", ""), *everything)
     lines = [line.plain for line in finding_lines(looked, stdout_console())]
     assert max(map(len, lines)) <= 100 and len(lines) <= most
-    rows = [line for line in lines if re.match(r"L\d+ ", line)]
-    assert len(rows) == min(layers, 16)
-    for row, line in enumerate(rows):
+    shown = [line for line in lines if re.match(r"L\d+ ", line)]
+    assert len(shown) == rows
+    for row, line in enumerate(shown):
         letters = "".join(re.sub(r"L\d+ ", "", line).split())
-        places = [layer * heads + index for layer in range(row, 16 * blocks, 16) for index in range(heads)]
-        assert letters.startswith("".join(letter_of(roles[place].name) for place in places if place < len(roles)))
+        places = [layer * heads + index for layer in range(row, layers, rows) for index in range(heads)]
+        expected = "".join(letter_of(roles[place].name) for place in places)
+        assert letters.startswith(expected if layers < 80 else expected[:heads])
     refused = "No room here for L16 and the layers after it: --all lists every head, --plot draws all."
-    assert (refused in " ".join(lines)) == (layers == 80)
+    remarks = " ".join(lines)
+    assert (refused in remarks) == (layers == 80)
+    # Heads that share a key/value head stand together: a gap before the next group, said once.
+    shared = f"{heads // kv_heads} query heads share one key/value head."
+    assert (f"{'Between gaps ' if kv_heads > 1 else 'none. '}{shared}" in remarks) == (kv_heads < heads)
+    if (layers, kv_heads) == (30, 3):
+        groups = [len(part.split()) for part in re.split(" {2,}", re.sub(r"L\d+ +", "  ", shown[0]).strip())]
+        assert groups == [3] * 9
 
 
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
     ran = run("look")
-    assert ran.code == 0 and "a bundled sentence" in ran.out and OWN_TEXT[:20] in ran.out
+    assert ran.code == 0 and "an example sentence" in ran.out and OWN_TEXT[:20] in ran.out
 
 
 def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
@@ -471,7 +484,7 @@ def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, m
 def test_a_model_of_python_is_shown_python(run):
     ran = run("look", "--model", "tiny-code")
     assert ran.code == 0, ran.err
-    assert "def largest(values):" in ran.out and "In a bundled function, L" in ran.out
+    assert "def largest(values):" in ran.out and "In an example function, L" in ran.out
     assert "bundled texts of Python, which this model reads" in " ".join(ran.out.split())
     said = run("ablate", "L3H5", "--model", "tiny-code", "--controls", "0")
     assert "texts     64 bundled texts of Python, which this model reads" in said.out
@@ -608,7 +621,7 @@ def test_without_the_bundled_weights_the_line_that_brings_them_is_printed(run, m
     monkeypatch.setattr("manyheads.models.loading.bundled.find_spec", lambda name: None)
     monkeypatch.setenv("MANYHEADS_MODELS", str(tmp_path))
     ran = run("look", "x")
-    assert ran.code == 2 and "  manyheads fetch minilm\n" in ran.err
+    assert ran.code == 2 and ran.err.endswith(" MB): manyheads fetch minilm\n")
 
 
 # ===================================================================================================== look --from --to

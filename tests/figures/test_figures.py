@@ -274,6 +274,27 @@ def test_hundreds_of_heads_fit_one_picture(tmp_path):
     assert grid._Layout.of(maps_of(sites(*(32,) * 32)), None).height < 3_300
 
 
+def test_a_deep_model_stands_in_blocks_and_its_key_value_groups_apart(tmp_path):
+    maps = maps_of(sites(*(9,) * 30, kv=3), 14, causal=True)
+    layout = grid._Layout.of(maps, {role.head: role for role in roles_of(maps, "unlabelled")})
+    assert layout.blocks == 2 and layout.side >= 60 and layout.width < 1_700 and layout.height < 1_800
+    save_grid(maps, roles_of(maps, "unlabelled"), tmp_path / "deep.png", title="30 x 9")
+    image = pixels(tmp_path / "deep.png")
+    assert image.shape[:2] == (layout.height, layout.width)
+    # The frames of the first row of cells: from one to the next, farther where another group begins.
+    top = layout.top + grid.HEADER + grid.NAME_HEIGHT + layout.side // 2
+    edge = (image[top] == rgb(grid.HAIRLINE)).all(-1).nonzero()[0]
+    lefts = edge[np.diff(edge, prepend=-9) > 1][::2]
+    pitch = layout.side + layout.gap
+    steps = np.diff(lefts[:9])
+    assert len(lefts) == 18 and steps.tolist() == [pitch, pitch, pitch + grid.APART] * 2 + [pitch] * 2
+    save_grid(maps, None, tmp_path / "deep.svg", title="30 x 9")
+    words = words_in(tmp_path / "deep.svg")
+    assert words.count("H8") == 2 and "Under a bracket 3 query heads share one key/value head." in words
+    every = grid._Layout.of(maps_of(sites(*(9,) * 30), 14), None)  # every head with its own: nothing stands apart
+    assert every.left_of(8, sites(9)[0]) == 8 * (every.side + every.gap)
+
+
 def test_roles_are_said_in_words_with_their_number_of_heads(tmp_path):
     maps = maps_of(sites(4, 4))
     names = ["previous token", "sink [CLS]", "offset -3", "unlabelled"] + ["local"] * 4
@@ -300,10 +321,10 @@ def test_stacks_stand_below_each_other_with_their_names_and_groups(tmp_path):
     save_grid(maps, roles_of(maps, "broad"), tmp_path / "g.svg", title="two stacks")
     words = words_in(tmp_path / "g.svg")
     assert words.index("encoder") < words.index("L1H1") < words.index("decoder") < words.index("L0H5")
-    assert grid.GROUPS in words and grid.BARE not in words
+    assert "Under a bracket 2 query heads share one key/value head." in words and grid.BARE not in words
     one = maps_of(sites(2, 2))
     save_grid(one, None, tmp_path / "one.svg", title="one stack")
-    assert grid.GROUPS not in words_in(tmp_path / "one.svg")
+    assert not any("share one" in word for word in words_in(tmp_path / "one.svg"))
 
 
 def test_a_role_frames_its_cell_in_its_colour(tmp_path):

@@ -4,13 +4,17 @@ Files are written by `gguf_files`, as llama.cpp's converter writes them. What ju
 `gguf` package's own unpacking, transformers' own loader of GGUF, and a merge of bytes written here.
 """
 
+import hashlib
 import random
+import re
+import shutil
 import struct
 import tracemalloc
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -22,7 +26,17 @@ from manyheads.models.loading.gguf.blocks import FORMATS
 from manyheads.models.loading.gguf.file import GgufFile
 from manyheads.models.loading.gguf.model import build_unpacked
 from manyheads.models.loading.gguf.tokenizer import tokenizer_of
-from tests.models.gguf_files import Packed, gguf_bytes, packed, random_blocks, text, value_bytes, write_model
+from tests.models.gguf_files import (
+    Packed,
+    gguf_bytes,
+    metadata_of,
+    packed,
+    random_blocks,
+    stored_name,
+    text,
+    value_bytes,
+    write_model,
+)
 from tests.refusals import refuses
 from tests.seeds import seed_of
 
@@ -31,6 +45,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 80, "max_position_embeddings": 72, "bos_token_id": None, "eos_token_id": None,
     "pad_token_id": None,
 }  # fmt: skip
+EXPERTS: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 3}
 DEEP: dict[str, Any] = {**SIZES, "num_hidden_layers": 7}  # the sixth layer of Gemma 3 is the first without a window
 MODELS: dict[str, Any] = {
     "llama": lambda: hf.LlamaForCausalLM(
@@ -39,6 +54,11 @@ MODELS: dict[str, Any] = {
     "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SIZES, tie_word_embeddings=True)),
     # 128: the width that transformers' loader takes whatever the file says; ours is asked for another below.
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, head_dim=128)),
+    # Experts of the widths, likewise, that transformers' loader takes.
+    "qwen2moe": lambda: hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**SIZES, **EXPERTS, norm_topk_prob=False)),
+    "qwen3moe": lambda: hf.Qwen3MoeForCausalLM(
+        hf.Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=128, norm_topk_prob=True)
+    ),
     "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**SIZES, sliding_window=11)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(
         hf.Gemma2Config(**SIZES, head_dim=10, query_pre_attn_scalar=10, sliding_window=7, attn_logit_softcapping=20.0)
@@ -110,6 +130,32 @@ class TestModels:
         assert all(torch.equal(ours[name], weight) for name, weight in expected.items())
         assert ours.keys() == expected.keys()
 
+    def test_names_and_keys_are_those_of_the_gguf_package(self, family: str):
+        """Those that our files have, by which the reader is tested."""
+        model, kind = MODELS[family](), {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[family]
+        names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+        for name in model.state_dict():
+            # In gguf's table experts are not joined, and the embedding of Gemma 2 is tied in every model.
+            if ".experts." not in name and (family, name) != ("gemma2", "lm_head.weight"):
+                assert stored_name(name, family) == names.get_name(name, try_suffixes=(".weight", ".bias"))
+        known = {key for part in vars(gguf.Keys).values() if isinstance(part, type) for key in vars(part).values()}
+        written = metadata_of(model, family, ["a"])
+        assert {re.sub(rf"^{family}\.", "{arch}.", key) for key in written} <= known
+
+
+class TestNumbers:
+    @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: FORMATS[kind].name)
+    def test_are_those_of_the_gguf_package_bit_for_bit(self, kind: int, tmp_path: Path):
+        form, rng = FORMATS[kind], np.random.default_rng(seed_of(f"numbers of kind {kind}"))
+        path = tmp_path / "model.gguf"
+        drawn = random_blocks((3, 5, 512), kind, form.numbers, form.num_bytes, rng)
+        path.write_bytes(gguf_bytes({"general.architecture": "llama"}, {"x": drawn}))
+        (stored,) = gguf.GGUFReader(path).tensors
+        expected = gguf.dequantize(stored.data, stored.tensor_type).astype(np.float32)
+        numbers = GgufFile(path).numbers("x")
+        assert numbers.shape == expected.shape and np.isfinite(expected).all() and len(np.unique(expected)) > 20
+        assert numbers.float().numpy().tobytes() == expected.tobytes()
+
 
 TOKENS = {
     "tokenizer.ggml.model": "gpt2",
@@ -119,6 +165,14 @@ TOKENS = {
     "tokenizer.ggml.merges": [f"{chr(97 + place)} b" for place in range(11)],
     "tokenizer.ggml.padding_token_id": 5,
 }
+PIECES = {
+    "tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": ["<unk>", "<s>", *(f"<0x{byte:02X}>" for byte in range(9)), "▁", *"abcdef", "▁a", "ab"],
+    "tokenizer.ggml.scores": [-float(place) for place in range(20)],
+    "tokenizer.ggml.token_type": [2, 3, *[6] * 9, *[1] * 9],
+    "tokenizer.ggml.bos_token_id": 1,
+    "tokenizer.ggml.unknown_token_id": 0,
+}
 
 
 class TestWhatAFileSays:
@@ -126,8 +180,26 @@ class TestWhatAFileSays:
 
     def read(self, tmp_path: Path, fresh: torch.Generator, /, architecture: str = "llama", **keys: Any) -> Any:
         model = randomised(MODELS[architecture](), fresh)
-        named = {f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()}
+        named = {
+            key if "." in key else f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()
+        }
         return unpacked(write_model(tmp_path / "model.gguf", model, architecture, **named)), model
+
+    @pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
+    def test_widths_of_heads_and_experts_are_those_of_the_file(
+        self, architecture: str, tmp_path: Path, fresh: torch.Generator
+    ):
+        sizes: dict[str, Any] = {**SIZES, **EXPERTS, "moe_intermediate_size": 24}
+        made: Any = (
+            hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**sizes, shared_expert_intermediate_size=40))
+            if architecture == "qwen2moe"
+            else hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**sizes, head_dim=10, norm_topk_prob=True))
+        )
+        model = randomised(made, fresh)
+        read = unpacked(write_model(tmp_path / "model.gguf", model, architecture))
+        ids = torch.randint(0, 37, (2, 29), generator=fresh)
+        with torch.no_grad():
+            assert torch.equal(read(ids).logits, model(ids).logits)
 
     def test_linear_scaling_is_that_of_transformers(self, tmp_path: Path, fresh: torch.Generator):
         read, model = self.read(tmp_path, fresh, rope__scaling__type="linear", rope__scaling__factor=2.5)
@@ -178,7 +250,15 @@ class TestWhatAFileSays:
             ({"vocab_size": 36}, "a vocabulary of 36, and 37 embeddings"),
             ({"feed_forward_length": 82}, r"is \[80, 48\], and its keys mean \[82, 48\]"),
             ({"attention__head_count": 0}, "says 0 for llama.attention.head_count"),
+            ({"tokenizer.ggml.bos_token_id": 37}, "says 37 for tokenizer.ggml.bos_token_id, .* of 37 tokens"),
+            ({"tokenizer.ggml.eos_token_id": 2**32 - 1}, "says 4294967295 for tokenizer.ggml.eos_token_id"),
+            ({"tokenizer.ggml.padding_token_id": "x"}, "says 'x' for tokenizer.ggml.padding_token_id"),
+            ({"tokenizer.ggml.unknown_token_id": True}, "says True for tokenizer.ggml.unknown_token_id"),
+            ({"tokenizer.ggml.tokens": ["a", "b"] * 19}, "damaged: 38 tokens, and 37 embeddings"),
             ({"attention__head_count": 5}, "."),
+            ({"architecture": "qwen3moe", "expert_count": 4}, r"is \[5, 1536, 48\], and its keys mean \[4, "),
+            ({"architecture": "qwen3moe", "expert_used_count": "x"}, "says 'x' for qwen3moe.expert_used_count"),
+            ({"architecture": "qwen3moe", "expert_weights_scale": 2.0}, r"qwen3moe\.expert_weights_scale = 2\.0"),
         ],
     )
     def test_what_is_not_read_is_refused_and_named(
@@ -242,7 +322,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "key twice": (header(num_keys=2) + ARCHITECTURE * 2, "the key 'general.architecture' a second time"),
     "tensor twice": (one_tensor(entry(), entry()), "the tensor 'x' a second time"),
     "no dimensions' size": (one_tensor(entry(sizes=(0, 4))), r"the tensor 'x' of shape \[0, 4\]"),
-    "nine dimensions": (one_tensor(entry(sizes=(1,) * 9)), "9 dimensions, where 4 is the most"),
+    "nine dimensions": (one_tensor(entry(sizes=(1,) * 9)), "9 dimensions, where 4 are the most"),
     "dimensions of 2^33": (one_tensor(entry(sizes=(2**33,))), "which would end at byte"),
     "dimensions of 2^80": (one_tensor(entry(sizes=(2**40, 2**40))), "of shape"),
     "offset of 2^63": (one_tensor(entry(offset=2**63)), "which would end at byte"),
@@ -252,6 +332,16 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "type of a tensor": (one_tensor(entry(kind=999)), "the tensor 'x' of the unknown type 999"),
     "number in blocks": (one_tensor(entry(sizes=(), kind=2)), "rows of 1 in the tensor 'x', of blocks of 32"),
     "rows of 33": (one_tensor(entry(sizes=(33, 2), kind=2)), "rows of 33 in the tensor 'x', of blocks of 32"),
+    "keys beyond any": (header(num_keys=2**16 + 1) + bytes(13 * 2**16 + 13), "65,537 keys, where 65,536 are the most"),
+    "tensors beyond any": (header(num_tensors=2**16 + 1) + bytes(2**21 + 32), "65,537 tensors, where 65,536 are"),
+    "letters beyond any": (
+        header(num_keys=5) + ARCHITECTURE + b"".join(key(name * 9, STRING, text("x" * 2**20)) for name in "abcd"),
+        "texts of 4,194,.* bytes with the value of 'ddddddddd', where 4,194,304 are the most",
+    ),
+    "letters of an item": (
+        header() + key("a", ARRAY, struct.pack("<IQ", 8, 1) + text("x" * (2**22 + 1))),
+        "texts of 4,194,305 bytes with a value of 'a', where 4,194,304 are the most",
+    ),
     "alignment 0": (one_tensor(entry(), keys=key("general.alignment", 4, struct.pack(U32, 0)), num_keys=2), "of 0, no"),
     "alignment 3": (one_tensor(entry(), keys=key("general.alignment", 4, struct.pack(U32, 3)), num_keys=2), "of 3, no"),
     "alignment in words": (one_tensor(entry(), keys=key("general.alignment", 8, text("x")), num_keys=2), "of 'x', no"),
@@ -281,20 +371,45 @@ class TestDamage:
         path.write_bytes(one_tensor(entry()))
         refuses(mh.ManyHeadsError, "part 2 of 7 of a model", GgufFile, path)
 
-    def test_missing_file(self, tmp_path: Path):
+    def test_file_that_is_gone(self, tmp_path: Path):
         refuses(mh.ManyHeadsError, "cannot read", GgufFile, tmp_path / "none.gguf")
 
+    @pytest.mark.parametrize(
+        ("kind", "value", "count", "most"),
+        [
+            (ARRAY, struct.pack("<IQ", 8, 20_000) + bytes(8 * 20_000), 1, 1),  # empty texts
+            (STRING, text("\U0001f600" + "x" * 90_000), 46, 4),  # letters of four bytes each in Python
+            (ARRAY, struct.pack("<IQ", 0, 0), 4000, 20),  # the smallest entries that make the largest values
+        ],
+    )
+    def test_memory_of_a_file_that_is_made_to_take_much(
+        self, kind: int, value: bytes, count: int, most: float, tmp_path: Path
+    ):
+        path = tmp_path / "model.gguf"
+        keys = b"".join(key(format(place, "x"), kind, value) for place in range(count))
+        path.write_bytes(header(num_keys=count + 1) + ARCHITECTURE + keys)
+        GgufFile(path)
+        tracemalloc.start()
+        try:
+            GgufFile(path)
+            assert tracemalloc.get_traced_memory()[1] < most * path.stat().st_size + 2**17
+        finally:
+            tracemalloc.stop()
+
+    @pytest.mark.parametrize("tokens", ["bytes", "pieces"])
     def test_noise_ends_in_our_own_error_and_takes_no_more_memory_than_the_file(
-        self, tmp_path: Path, fresh: torch.Generator
+        self, tokens: str, tmp_path: Path, fresh: torch.Generator
     ):
         """Bytes changed at random, cut, repeated: read whole, model and tokenizer, or refused in words."""
-        path, rng = tmp_path / "model.gguf", random.Random(seed_of("noise"))
-        model = randomised(MODELS["llama"](), fresh)
-        whole = write_model(path, model, "llama", **TOKENS).read_bytes()
+        rng = random.Random(seed_of(f"noise in {tokens}"))
+        path, architecture = tmp_path / "model.gguf", rng.choice([name for name in MODELS if "moe" not in name])
+        model = randomised(MODELS[architecture](), fresh)
+        written = TOKENS if tokens == "bytes" else PIECES
+        whole = write_model(path, model, architecture, **written).read_bytes()
         metadata = whole.index(b"blk.")  # most damage is where lengths are
         GgufFile(path)  # what Python imports and compiles at the first file is no memory of any
         outcomes = []
-        for _ in range(400):
+        for _ in range(160):
             contents = bytearray(whole)
             for _ in range(rng.choice([1, 1, 2, 8])):
                 place = rng.randrange(metadata if rng.random() < 0.7 else len(contents))
@@ -323,4 +438,64 @@ class TestDamage:
                 except mh.ManyHeadsError as error:
                     assert str(path) in str(error), error
                     outcomes.append(False)
-        assert 20 < sum(outcomes) < len(outcomes) - 200  # some damage is none that anybody could see
+        assert 10 < sum(outcomes) < len(outcomes) - 50  # some damage is none that anybody could see
+
+
+@pytest.fixture
+def file(tmp_path: Path, fresh: torch.Generator) -> Path:
+    """A model with its tokenizer, in a folder of its own."""
+    model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)), fresh)
+    (tmp_path / "folder").mkdir()
+    return write_model(tmp_path / "folder/tiny.Q8_0.gguf", model, "llama", **TOKENS)
+
+
+class TestLoading:
+    """`mh.load` of a file, a folder with one, and what Ollama calls its files."""
+
+    def test_file_and_folder_are_one_model(self, file: Path):
+        by_file, by_folder = mh.load(file, device="cpu"), mh.load(str(file.parent), device="cpu")
+        assert (by_file.name, by_folder.name) == ("tiny.Q8_0", "folder")
+        assert by_file.weights_hash == by_folder.weights_hash
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        for words in (
+            "LlamaForCausalLM, from the file's architecture 'llama'",
+            "float32, stored as F32 (21 tensors)",
+            "tokenizer from the file, texts split as 'gpt-2'",
+            f"from the file {file}, sha256 {digest}...",
+        ):
+            assert words in by_file.because
+        assert by_folder.because.endswith(f"from the folder {file.parent}: tiny.Q8_0.gguf, sha256 {digest}...")
+        assert "float16, as asked" in mh.load(file, device="cpu", dtype="float16").because
+
+    def test_because_counts_tensors_by_their_form(self, tmp_path: Path, fresh: torch.Generator):
+        def pack(name: str, weight: torch.Tensor) -> Packed:
+            if "attn_q." in name:
+                return random_blocks(tuple(weight.shape), 8, 32, 34, np.random.default_rng(seed_of(name)))
+            return packed(weight, 1 if "ffn_up" in name else 0)
+
+        sizes: dict[str, Any] = SIZES | {"hidden_size": 96, "num_hidden_layers": 1}
+        model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**sizes)), fresh)
+        lm = mh.load(write_model(tmp_path / "tiny.gguf", model, "llama", pack, **TOKENS), device="cpu")
+        words = "float32, unpacked from F32 (10 tensors), Q8_0 (1), F16 (1): rounded weights, not the original's; on"
+        assert words in lm.because
+
+    def test_file_of_ollama_is_known_by_its_first_bytes(self, file: Path, tmp_path: Path):
+        blob = file.rename(tmp_path / "sha256-9f4b")
+        assert mh.load(blob, device="cpu").name == "sha256-9f4b"
+        other = tmp_path / "sha256-0000"
+        other.write_bytes(b"{}")
+        refuses(mh.ManyHeadsError, "'.*sha256-0000' is a file. Give the folder", mh.load, str(other))
+
+    def test_missing_file_is_called_one(self, tmp_path: Path):
+        refuses(
+            mh.ManyHeadsError, r"no model '.*none.gguf': no such file, and not a name", mh.load, tmp_path / "none.gguf"
+        )
+
+    def test_folder_with_several(self, file: Path):
+        shutil.copy(file, file.parent / "b.GGUF")
+        refuses(mh.ManyHeadsError, r"holds 2 GGUF files \(b.GGUF, tiny.Q8_0.gguf\): name one", mh.load, file.parent)
+
+    def test_folder_with_the_parts_of_one(self, file: Path):
+        file.rename(file.parent / "m-00001-of-00002.gguf")
+        (file.parent / "m-00002-of-00002.gguf").write_bytes(b"GGUF")
+        refuses(mh.ManyHeadsError, "is part 1 of 2 of a model, and split files are not read", mh.load, file.parent)

@@ -92,7 +92,7 @@ def studio_of(workspace: Workspace):
 @contextmanager
 def minilm_studio(minilm: Any, folder: Path, labels: PageLabels | None = None):
     """A studio over a folder and the bundled model, loaded and perhaps labelled. It writes into `out` inside."""
-    workspace = Workspace.of([folder], folder=folder / "out")
+    workspace = Workspace.of([folder], model="minilm", folder=folder / "out")
     workspace.loaded.put("minilm", minilm)
     with studio_of(workspace) as studio:
         if labels is not None:

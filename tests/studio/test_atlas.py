@@ -5,6 +5,7 @@ Then what stands around it: sinks left out, the share card, the game, the phone,
 
 import json
 import re
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -13,9 +14,11 @@ from playwright.sync_api import expect
 
 import manyheads as mh
 from manyheads.corpora import OWN_TEXT
-from manyheads.studio import address_of, write_report
+from manyheads.models import load
+from manyheads.studio import Workspace, address_of, write_report
+from tests.models.tiny import tiny_llama, tiny_tokenizer
 from tests.studio.driving import assert_nothing_past_the_edge, fragment, show
-from tests.studio.serving import TEXT
+from tests.studio.serving import TEXT, studio_of
 
 WORDS = [[0], [1], [2], [3, 4, 5], *([token] for token in range(6, 16))]  # of OWN_TEXT: "didn ' t" is one
 NAMES = ["[CLS]", *OWN_TEXT.removesuffix(".").split(), ".", "[SEP]"]
@@ -357,3 +360,73 @@ def test_on_a_phone_words_and_squares_are_met_by_a_finger_and_the_drawer_is_a_sh
     card = page.get_by_test_id("head-card").bounding_box()
     assert card["width"] > 340 and card["y"] > 844 * 0.2, "a sheet that rises from below"
     assert_nothing_past_the_edge(page, "the sheet")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A deep model, as many are: hundreds of heads, several to a key/value head.
+
+
+@pytest.fixture(scope="module")
+def deep():
+    """A studio with a tiny Llama of 30 layers x 9 heads in 3 groups, which is the first of its models."""
+    model = tiny_llama(3, num_hidden_layers=30, num_attention_heads=9, hidden_size=72)
+    workspace = Workspace.of()
+    workspace.add_model(load(model, tokenizer=tiny_tokenizer(), name="deep"))
+    with studio_of(workspace) as studio:
+        yield studio
+
+
+IN_VIEW = """() => [...document.querySelectorAll("[data-testid=atlas-grid] [data-head]")].map((cell) => {
+  const { left, top, right, bottom } = cell.getBoundingClientRect();
+  return [cell.dataset.head, left, top, right, bottom];
+})"""
+
+
+@pytest.mark.slow
+def test_all_heads_of_a_deep_model_are_on_one_screen_and_groups_stand_apart(new_page, deep):
+    page = new_page()
+    page.goto(f"{deep.address}#/atlas?{urlencode({'model': 'deep', 'text': 'the cat sat on the mat'})}")
+    expect(page.locator("[data-testid=atlas-grid][data-drawn=true]")).to_be_visible()
+    places = {head: box for head, *box in page.evaluate(IN_VIEW)}
+    assert list(places) == [f"L{layer}H{head}" for layer in range(30) for head in range(9)]
+    assert all(0 <= left and 0 <= top and right <= 1280 and bottom <= 720 for left, top, right, bottom in places.values())
+    assert min(right - left for left, _, right, _ in places.values()) >= 20, "a map can be seen in it"
+    gaps = [places[f"L0H{head + 1}"][0] - places[f"L0H{head}"][2] for head in range(8)]
+    assert min(gaps[2], gaps[5]) > max(gaps[:2] + gaps[3:5] + gaps[6:]) > 0
+    expect(page.get_by_test_id("sharing")).to_have_text("3 query heads share one key/value head")
+    assert_nothing_past_the_edge(page)
+    # Down from a block's last layer comes the next one, on top of the block beside it.
+    page.locator("[data-head=L14H5]").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.head") == "L15H5"
+    # Another model is one click away, with a text of the kind that it reads.
+    expect(page.get_by_test_id("other-model")).to_have_text("or look at minilm")
+
+
+@pytest.mark.slow
+def test_a_phone_shows_all_heads_at_once_and_leads_to_those_that_a_finger_meets(new_page, deep):
+    page = new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{deep.address}#/atlas?{urlencode({'model': 'deep', 'text': 'the cat sat on the mat'})}")
+    expect(page.locator("[data-testid=atlas-grid][data-drawn=true]")).to_be_visible()
+    overview = page.get_by_test_id("overview").bounding_box()
+    assert overview["x"] >= 0 and overview["x"] + overview["width"] <= 390 and overview["y"] + overview["height"] < 700
+    assert all(right - left >= 44 and bottom - top >= 44 for _, left, top, right, bottom in page.evaluate(IN_VIEW))
+    # The last layer's last head is far below: a touch of the overview's corner brings it.
+    assert not shown(page, "L29H8")
+    page.mouse.click(overview["x"] + overview["width"] - 4, overview["y"] + overview["height"] - 12)
+    page.wait_for_timeout(300)
+    assert shown(page, "L29H8")
+    page.locator("[data-head=L29H8]").click()
+    expect(page.get_by_test_id("head-name")).to_have_text("L29H8")
+    page.get_by_test_id("rail-atlas").click()
+    page.get_by_test_id("other-model").click()
+    expect(page.get_by_test_id("room-atlas").locator("h1")).to_have_text("minilm")
+    expect(page.get_by_test_id("overview")).to_have_count(0)  # 72 heads: they are scrolled to
+    assert_nothing_past_the_edge(page)
+
+
+def shown(page, head):
+    """Whether a head's square is within the part of the grid that is in view."""
+    place = page.locator(f"[data-head={head}]").bounding_box()
+    return place["y"] > 300 and place["y"] + place["height"] < 844 - 90

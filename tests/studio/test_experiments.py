@@ -131,6 +131,13 @@ def test_the_same_is_said_as_by_effect_with_its_controls(fresh):
     assert plan_of(found.plan) == plan and Experiment.model_validate_json(found.model_dump_json()) == found
 
 
+def test_a_guess_of_white_space_is_shown_as_people_read_it():
+    asked = ask({"step": "ablate", "heads": "L0H0"}, text="def f(x):", controls=0)
+    tokens = {guess.token for guess in experiments.run(mh.load("tiny-code"), asked, progress=quiet).guesses}
+    assert any(set(token) <= set("␣↵⇥") for token in tokens), tokens
+    assert not set("".join(tokens)) & set("ĠĊĉ") and all(token.strip() for token in tokens)
+
+
 def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     lm = loaded("gpt2", draw(fresh))
     heads = {layer: [0, 1, 2, 3] for layer in range(3)}

@@ -30,7 +30,11 @@ from schemathesis.specs.openapi.checks import (
 
 import manyheads as mh
 from manyheads.cli.main import main
+from manyheads.cli.studio import desk_of
 from manyheads.errors import ModelError
+from manyheads.models import BUNDLED
+from manyheads.models.loading import is_here
+from manyheads.roles import shipped_labels
 from manyheads.studio import NotHere, StudioSession, Workspace, address_of, create_app
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.server.app import openapi_text
@@ -38,6 +42,7 @@ from manyheads.studio.state import recordings as recordings_module
 from manyheads.studio.state import workspace as workspace_module
 from manyheads.studio.state.recordings import Recordings
 from manyheads.studio.state.workspace import ModelPlace
+from manyheads.studio.views.atlas import atlas_of
 from manyheads.studio.views.maps import unpack
 from tests.models.tiny import VOCAB_SIZE, tiny_bert, tiny_llama, tiny_tokenizer
 from tests.refusals import refuses
@@ -424,6 +429,58 @@ def test_a_model_that_is_named_comes_first_and_a_folder_called_like_a_bundled_on
     found = Workspace.of(model=str(mine))
     assert found.default_model == "trained/minilm" and found.models["trained/minilm"].what == str(mine)
     assert found.models["minilm"].bundled
+
+
+def test_a_studio_starts_with_the_model_of_the_commands_or_else_with_the_next_that_is_here(monkeypatch):
+    monkeypatch.setattr("manyheads.cli.studio.DEFAULT_MODEL", "smollm2")
+    desk = desk_of([], None, None, None, None)
+    assert next(iter(desk.workspace.models)) == "smollm2" and len(desk.workspace.models) == len(BUNDLED)
+    for missing, start in (((), "smollm2"), (("smollm2",), "minilm"), (("smollm2", "minilm"), "tiny-code")):
+        away = {name: f"manyheads fetch {name}" for name in missing}
+        monkeypatch.setattr(Workspace, "why_not", lambda _, name, away=away: away.get(name))
+        assert desk.workspace.default_model == start
+    assert next(iter(desk_of([], "tiny-code", None, None, None).workspace.models)) == "tiny-code"
+
+
+def test_every_model_begins_with_a_text_and_a_question_about_two_of_its_words():
+    entries = {entry.name: entry for entry in Workspace.of().model_entries()}
+    assert entries["smollm2"].sample == "When Mary and John went to the store, John gave a drink to"
+    for name in ("smollm2", "minilm"):
+        question = entries[name].question
+        assert question is not None and question.text == entries[name].sample
+        assert {question.query, question.key} <= set(re.findall(r"\w+", question.text))
+        assert question.key in question.words
+    # A model that looks back only is asked of a word that comes later; its last one is what it goes on from.
+    question = entries["smollm2"].question
+    assert question.text.endswith(f" {question.query}") and question.text.index(question.key) < 10
+    assert question.words == "smollm2 goes on with “Mary”. See which heads look back at that name."
+
+
+@pytest.mark.slow  # it loads smollm2
+def test_what_the_first_visit_says_of_smollm2_is_so():
+    if not is_here("smollm2"):
+        pytest.skip("smollm2 is not here: manyheads fetch smollm2")
+    lm, text = mh.load("smollm2"), workspace_module.first_text("smollm2")
+    ids = lm.tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        after = lm.model(ids).logits[0, -1].softmax(-1)
+    assert lm.tokenizer.decode([int(after.argmax())]) == " Mary" and after.max() > 0.9
+    # One head at least finds the name from the last word, far beyond an even spread (1 / 14).
+    assert max(float(layer.weights(head)[-1, 1]) for layer in mh.record(lm, text).layers for head in range(9)) > 0.5
+
+
+def test_roles_and_sinks_of_a_bundled_model_come_with_its_first_maps(minilm):
+    desk = StudioSession(Workspace.of(model="minilm"))
+    desk.workspace.loaded.put("minilm", minilm)
+    info = desk.open(RecordingAsk(model="minilm", text="the cat sat"), lambda *_: None)
+    atlas = atlas_of(desk.recordings.get(info.id), 0, desk.labels.of(desk.recordings.get(info.id)))
+    labels = shipped_labels(minilm)
+    assert labels is not None and [head.role.name for head in atlas.heads] == [role.name for role in labels.roles]
+    assert {token.piece for token in info.tokens if token.sink} == {"[CLS]"} == set(labels.sinks.names)
+    strange = workspace_module.load(tiny_llama(), tokenizer=tiny_tokenizer(), name="minilm")
+    other = StudioSession(Workspace.of(model="minilm"))
+    other.workspace.loaded.put("minilm", strange)  # of that name, with other weights: no labels are its
+    assert other.labels.at_hand("minilm") is None and other.labels.sinks_of("minilm") is None
 
 
 def test_a_model_is_given_although_others_are_loaded_meanwhile_and_it_is_dropped(monkeypatch, unchecked_types):

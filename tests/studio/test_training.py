@@ -189,7 +189,7 @@ def test_a_room_that_cannot_be_fetched_is_said(empty, new_page):
 # The oracle of every number is the library's function, which tests of its own hold to plain hooks; of what is expected
 # next, stock transformers on the model's own folder.
 
-PAIR = dict(reading_of("tiny-code").pair)
+PAIR = dict(reading_of("tiny-code").pairs[0])
 TEXTS, ANSWERS = (PAIR["clean"], PAIR["corrupted"]), (PAIR["right"], PAIR["wrong"])
 
 
@@ -264,6 +264,7 @@ def test_effects_are_those_of_patch(lm, answers, metric):
         found.metric == metric and np.allclose(found.effects, want.values) and np.allclose(found.control, want.control)
     )
     assert found.heads == [str(head) for head in lm.spec.heads]
+    assert found.kv_groups == [head.index * site.num_kv_heads // site.num_heads for site in lm.spec.sites for head in site.heads]
     most = max(map(abs, want.control))
     assert found.beyond == [str(head) for head in want.heads if abs(want[head]) > most]
     top = str(want.ranking()[0])

@@ -10,6 +10,10 @@ the longest run of cheap ones at once that leaves at least `keep`; and so on wit
 head can go. What is found is minimal in this sense: without any one of its heads the rest keep less. It need not be the
 only such set, nor the smallest: circuits with backups have several.
 
+Of many heads most carry nothing, and gradients (attribution patching) tell which for a few passes. They decide which
+heads go first, and patches how many of these; 40 heads or more are put in order by patches alone. `notes["order"]` has
+what was done. Every number that a `Circuit` holds is of patches.
+
 `edges` asks further which heads speak to which: the path from each head of the circuit to each later one's queries,
 keys and values, with all other heads held (`path_effect`), on the pairs that measure the circuit.
 
@@ -36,11 +40,21 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, Progress, brief, whole
+from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs
-from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
+from manyheads.circuits.patching import (
+    ESTIMATORS,
+    Direction,
+    Patch,
+    Patches,
+    PatchEstimator,
+    gap_of,
+    gradients,
+    require_counts,
+    sweep_patches,
+)
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits import Metric, MetricLike
+from manyheads.edits import Metric, MetricLike, Runner
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike
@@ -56,6 +70,9 @@ Listed = TypeVar("Listed", bound=object)
 
 RANDOM_SETS = 20
 LEAST_HELD_OUT = 4  # pairs: with fewer, none is held out
+MANY_HEADS = 100  # above: the gradient puts heads in order first
+EXACT_HEADS = 40  # about so many are left to patches alone
+TRIED_AT_ONCE = 16  # numbers of removed heads that are tried, over all that are possible, and then around the largest
 MOST_EDGES = 600  # paths that are measured: those of some 20 heads
 
 
@@ -145,6 +162,7 @@ def find_circuit(
     answers: AnswersLike | None = None,
     keep: float = 0.9,
     *,
+    estimator: PatchEstimator | None = None,
     first_token: bool = False,
     hold_out: bool | None = None,
     random_sets: int = RANDOM_SETS,
@@ -161,6 +179,8 @@ def find_circuit(
     - `metric`: what is read of an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `keep`: the least faithfulness, above 0, at most 1.
+    - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 are left,
+      or no more can go, and patches from there on. None: the gradient above 100 heads, where the metric has one.
     - `first_token`: read the first token of an answer that has several.
     - `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it found;
       True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
@@ -170,7 +190,9 @@ def find_circuit(
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how many heads are decided, and of how many.
 
-    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
+    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many. Where
+    the gradient puts them in order, its passes (two back) and some 20 stand for the first round. Of a causal model a pass
+    is one of the tokens from the first that differs on.
     Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
     for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
@@ -179,6 +201,8 @@ def find_circuit(
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
     whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
+    if estimator is not None:
+        one_of("estimator", estimator, ESTIMATORS, StatisticError)
     require_counts(num_tokens, seed)
     generator = np.random.Generator(np.random.PCG64(seed))
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
@@ -206,13 +230,13 @@ def find_circuit(
     measures = [_Measure.of(lm, pairs, texts, metric, answers, first_token, num_tokens) for texts in sides]
     search, measure = measures[0], measures[1] if sides[1] is not sides[0] else measures[0]
 
-    circuit_heads, steps, costs = search.fewest(float(keep), progress)
+    circuit_heads, steps, costs, order_story = search.fewest(float(keep), progress, estimator)
     paths: list[PathEffect] = []
     if edges:
         texts = [_chosen(value, sides[1], pairs.num_texts) for value in (clean, corrupted, answers)]
         paths = _paths(lm, circuit_heads, texts, metric, first_token, num_tokens)
     measured = _measured(measure, circuit_heads, random_sets, generator)
-    notes = {"model": lm.name, **measure.notes, "pairs": story, "computed": search.because}
+    notes = {"model": lm.name, **measure.notes, "pairs": story, "order": order_story, "computed": search.because}
     return replace(
         measured,
         keep=float(keep),
@@ -341,6 +365,7 @@ class _Measure:
     num_tokens: int
     levels: Float64[Tensor, "two text"]
     because: str = ""
+    runner: Runner | None = None
 
     @classmethod
     def of(
@@ -363,26 +388,85 @@ class _Measure:
         """The mean faithfulness of each set: all other heads of the clean run have their corrupted outputs."""
         if not sets:
             return []
-        heads = list(self.lm.spec.heads)
-        patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
-        swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", num_tokens=self.num_tokens)
+        heads, members = list(self.lm.spec.heads), map(frozenset, sets)
+        patches = [Patch(tuple(head for head in heads if head not in inside)) for inside in members]
+        if self.runner is None:
+            self.runner = Runner.of(self.lm, Patches(()), self.metric, num_tokens=self.num_tokens)
+        swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", runner=self.runner)
         self.levels, self.because = swept.levels, swept.because
         return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()
 
-    def fewest(self, keep: float, progress: Progress | None) -> tuple[list[Head], list[tuple[int, float]], list[float]]:
-        """The heads that are left, how many were left with what after each step, and what each of them costs."""
-        circuit_heads = list(self.lm.spec.heads)
-        total = len(circuit_heads)
-        steps = [(total, 1.0)]
+    def fewest(
+        self, keep: float, progress: Progress | None, estimator: PatchEstimator | None
+    ) -> tuple[list[Head], list[tuple[int, float]], list[float], str]:
+        """The heads that are left, how many were left with what after each step, what each of them costs, and how.
+
+        Errors: StatisticError for a metric without a gradient, where that is asked for.
+        """
+        every = list(self.lm.spec.heads)
+        total, circuit_heads = len(every), every
+        steps, story = [(total, 1.0)], "by patches"
+        if total > (EXACT_HEADS if estimator == "gradient" else MANY_HEADS) and estimator != "exact":
+            try:
+                cheapest = self._by_gradient()
+            except StatisticError as error:
+                if estimator == "gradient":
+                    raise
+                story = f"by patches, since there is no gradient: {error}"
+            else:
+                count, value = self._most_removed(cheapest, keep, total - EXACT_HEADS)
+                circuit_heads = [head for head in every if head in set(cheapest[count:])]
+                steps += [(len(circuit_heads), value)] * (count > 0)
+                story = f"by gradient from {total} heads to {len(circuit_heads)}, by patches from there"
+                if progress is not None:
+                    progress(count, total)
+        # What the gradient left is put in order as it is where there are few heads: one removed from the whole model.
+        context = every
         while True:
-            alone = self.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
-            if not circuit_heads or max(alone) < keep:
-                return circuit_heads, steps, [steps[-1][1] - value for value in alone]
+            alone = self.of_sets([[head for head in context if head != gone] for gone in circuit_heads])
+            if context == circuit_heads and (not circuit_heads or max(alone) < keep):
+                return circuit_heads, steps, [steps[-1][1] - value for value in alone], story
             cheapest = sorted(circuit_heads, key=dict(zip(circuit_heads, alone, strict=True)).__getitem__, reverse=True)
-            # All prefixes at once, the first of which is known to do: a run of cheap heads goes in one step.
+            # All prefixes at once: a run of cheap heads goes in one step.
             prefixes = self.of_sets([cheapest[count:] for count in range(1, len(cheapest) + 1)])
-            longest = max(count for count, value in enumerate(prefixes, 1) if value >= keep or count == 1)
+            longest = max((count for count, value in enumerate(prefixes, 1) if value >= keep), default=0)
+            if context == circuit_heads:  # the first is known to do, by a hair of rounding at worst
+                longest = max(longest, 1)
             circuit_heads = [head for head in circuit_heads if head in set(cheapest[longest:])]
-            steps.append((len(circuit_heads), prefixes[longest - 1]))
+            context = circuit_heads
+            if longest:
+                steps.append((len(circuit_heads), prefixes[longest - 1]))
             if progress is not None:
                 progress(total - len(circuit_heads), total)
+
+    def _by_gradient(self) -> list[Head]:
+        """All heads, from the one whose removal should cost least: of two estimates of a cost the larger counts.
+
+        A slope at the clean run misses what is saturated there, and has the wrong sign for some; so does one at the
+        corrupted run for others. Errors: StatisticError for a metric without a gradient.
+        """
+        heads, costs = list(self.lm.spec.heads), []
+        directions: tuple[Direction, ...] = ("denoise",) if self.metric.refer is not None else ("denoise", "noise")
+        for direction in directions:  # a metric that compares with the clean run has no slope there
+            levels, effects, _ = gradients(self.lm, self.pairs, self.metric, "out", direction, heads, None)
+            sign = 1.0 if direction == "denoise" else -1.0
+            costs.append(sign / gap_of(levels, self.metric) * effects.sum(-1).mean(0))
+        return [heads[index] for index in torch.stack(costs).amax(0).argsort(stable=True).tolist()]
+
+    def _most_removed(self, cheapest: list[Head], keep: float, most: int) -> tuple[int, float]:
+        """How many of the first heads can go, `most` at most, and what is kept then; 0 where not one can.
+
+        Tried are `most`, then counts over all that are possible, then those between the largest that does and the next.
+        """
+        (value,) = self.of_sets([cheapest[most:]])
+        if value >= keep:
+            return most, value
+        low, high, value = 0, most, 1.0  # so many can go, so many cannot
+        while high - low > 1:
+            counts = range(low + 1, high, -(-(high - low - 1) // TRIED_AT_ONCE))
+            shares = self.of_sets([cheapest[count:] for count in counts])
+            last = max((place for place, share in enumerate(shares) if share >= keep), default=-1)
+            high = counts[last + 1] if last + 1 < len(counts) else high
+            if last >= 0:
+                low, value = counts[last], shares[last]
+        return low, value

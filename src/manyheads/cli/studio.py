@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from manyheads import studio as local_page
+from manyheads.cli import start
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     AsJson,
@@ -71,7 +72,8 @@ def desk_of(
     if lacking := [name for name in SERVER if find_spec(name) is None]:
         raise ModelError(f'the studio needs {" and ".join(lacking)}: pip install "manyheads[studio]".')
     chosen_place(device)
-    workspace = local_page.Workspace.of(paths, model, folder, device=device, dtype=dtype)
+    # A bundled model that is not here yet stays in the list, and the page starts with the next one that is.
+    workspace = local_page.Workspace.of(paths, model or DEFAULT_MODEL, folder, device=device, dtype=dtype)
     first = next(iter(workspace.files), None) if len(paths) == 1 and paths[0].is_file() else None
     return local_page.StudioSession(workspace, None if first is None else workspace.file_id(first))
 
@@ -113,6 +115,7 @@ def open_studio(
 
             webbrowser.open(address)
 
+    start.end()
     local_page.serve(serving, ready=ready)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Float32
 from numpy import ndarray
 
+from manyheads.base import sharing_words
 from manyheads.errors import HeadError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, kind_of, text_width
@@ -39,6 +40,10 @@ HEADER = 26  # above each stack's first row, for the heads' numbers and their ke
 STACK_TITLE = 34
 LINE = 22
 TINY = 10
+APART = 10  # between the groups of a row, beside the gap between cells
+BETWEEN = 22  # between blocks of layers side by side
+MOST_BLOCKS = 4
+TALL = 1_900  # pixels: the layers of a higher stack stand in blocks side by side, if their cells are large enough
 
 BAR = 140  # pixels of the scale
 INK_SAID = (
@@ -46,7 +51,7 @@ INK_SAID = (
 )
 BARE = "bare paper: nothing visible there, which is not 0"
 READING = "Rows are the words that look, columns the words they look at, both from first to last."
-GROUPS = "A bracket joins heads that share one key and value."
+GROUPS = "Under a bracket {}."
 CAVEAT = f"A map shows {ONLY_READS}."
 LEADS = {INK_SAID: 16 + BAR + 8, BARE: 19}  # pixels before these notes: the scale, a bare cell
 
@@ -63,6 +68,7 @@ class _Layout:
     side: int
     gap: int
     width: int
+    blocks: int  # of a stack's layers, side by side
     stacks: tuple[tuple[Site, ...], ...]
     legend: tuple[tuple[Place, Entry], ...]
     notes: tuple[tuple[Place, str], ...]
@@ -71,13 +77,23 @@ class _Layout:
     @staticmethod
     def of(maps: PooledMaps, roles: dict[Head, HeadRole] | None) -> _Layout:
         stacks = tuple(tuple(sites) for _, sites in groupby(maps.sites, key=lambda site: site.stack))
-        columns, blocks = max(site.num_heads for site in maps.sites), maps.maps.shape[-1]
-        gap = 14 if columns <= 16 else 10
-        room = (WIDTH - 2 * MARGIN - RULER + gap) // columns - gap
-        # a whole number of pixels a block: else some blocks of a map were wider than others
-        side = min(max(room, SIDES[0]), SIDES[1]) // blocks * blocks
-        side = side if side >= SIDES[0] else -(-SIDES[0] // blocks) * blocks
-        inner = max(RULER + columns * (side + gap) - gap, NEEDED_WIDTH)
+        columns, cells = max(site.num_heads for site in maps.sites), maps.maps.shape[-1]
+        parted = max(site.num_kv_heads if site.num_kv_heads < site.num_heads else 1 for site in maps.sites) - 1
+        for blocks in range(1, MOST_BLOCKS + 1):
+            across = columns * blocks
+            gap_there = 14 if across <= 16 else 10
+            spare = blocks * (RULER + APART * parted + BETWEEN) - BETWEEN - gap_there * blocks
+            room = (WIDTH - 2 * MARGIN - spare) // across - gap_there
+            if blocks > 1 and room < SIDES[0]:
+                break
+            # a whole number of pixels a block: else some blocks of a map were wider than others
+            side = min(max(room, SIDES[0]), SIDES[1]) // cells * cells
+            side = side if side >= SIDES[0] else -(-SIDES[0] // cells) * cells
+            gap, num_blocks = gap_there, blocks
+            if max(map(len, stacks)) / blocks * (NAME_HEIGHT + side + gap - 4) <= TALL:
+                break
+        inner = num_blocks * (RULER + columns * (side + gap) - gap + APART * parted + BETWEEN) - BETWEEN
+        inner = max(inner, NEEDED_WIDTH)
         roles = roles or {}
         counts = Counter((role_style(roles[h].name), roles[h].name) for h in maps.heads if h in roles)
         order = {style: index for index, style in enumerate((*ROLES, NO_ROLE))}  # the palette's
@@ -85,12 +101,12 @@ class _Layout:
         legend = [(style, drawable(name), _heads(count)) for (style, name), count in roles_there]
         widths = [19 + text_width(name, BODY) + 6 + text_width(count, BODY) for _, name, count in legend]
         bare = [BARE] * bool(np.isnan(maps.maps).any())
-        groups = [GROUPS] * any(site.num_kv_heads < site.num_heads for site in maps.sites)
-        notes = [INK_SAID, *bare, READING, *groups, CAVEAT]
+        shared = sharing_words((site.num_heads, site.num_kv_heads) for site in maps.sites)
+        notes = [INK_SAID, *bare, READING, *[GROUPS.format(shared)] * bool(shared), CAVEAT]
         spans = [LEADS.get(note, 0) + text_width(note, SMALL) for note in notes]
         placed = tuple(zip(flow(widths, inner, 26), legend, strict=True))
         noted = tuple(zip(flow(spans, inner, 24), notes, strict=True))
-        return _Layout(side, gap, 2 * MARGIN + inner, stacks, placed, noted, bool(maps.tokens))
+        return _Layout(side, gap, 2 * MARGIN + inner, num_blocks, stacks, placed, noted, bool(maps.tokens))
 
     @property
     def legend_top(self) -> int:
@@ -111,7 +127,16 @@ class _Layout:
         return len(self.stacks) > 1
 
     def stack_height(self, sites: Sequence[Site]) -> int:
-        return STACK_TITLE * self.titled + HEADER + len(sites) * self.step
+        return STACK_TITLE * self.titled + HEADER + self.rows(sites) * self.step
+
+    def rows(self, sites: Sequence[Site]) -> int:
+        """Layers of a stack beneath each other."""
+        return -(-len(sites) // self.blocks)
+
+    def left_of(self, head: int, site: Site) -> int:
+        """Pixels from a block's first head to another, groups of key/value heads apart."""
+        group = site.num_heads // site.num_kv_heads
+        return head * (self.side + self.gap) + (APART * (head // group) if group > 1 else 0)
 
     @property
     def notes_top(self) -> int:
@@ -189,28 +214,49 @@ def _heads(count: int) -> str:
 def _draw_stack(
     sheet: Sheet, maps: PooledMaps, roles: dict[Head, HeadRole], sites: Sequence[Site], layout: _Layout, y: int
 ) -> None:
-    left, side, pitch = MARGIN + RULER, layout.side, layout.side + layout.gap
+    side = layout.side
     size = TINY if side >= 90 else TINY - 1.5
     if layout.titled:
         y += STACK_TITLE
         sheet.text(MARGIN, y - 10, sites[0].stack or "main stack", 15, weight="bold", width=sheet.width - 2 * MARGIN)
-    widest = max(sites, key=lambda site: site.num_heads)
+    widest = max(sites, key=lambda site: (site.num_heads, -site.num_kv_heads))
+    across = RULER + layout.left_of(widest.num_heads - 1, widest) + side + BETWEEN
+    rows = layout.rows(sites)
+    for block, begin in enumerate(range(0, len(sites), rows)):
+        _draw_block(sheet, maps, roles, sites[begin : begin + rows], widest, layout, MARGIN + block * across, y, size)
+
+
+def _draw_block(
+    sheet: Sheet,
+    maps: PooledMaps,
+    roles: dict[Head, HeadRole],
+    sites: Sequence[Site],
+    widest: Site,
+    layout: _Layout,
+    x: int,
+    y: int,
+    size: Pixels,
+) -> None:
+    """Layers beneath each other from a place on, under the numbers of the heads of the stack's widest layer."""
+    left, side = x + RULER, layout.side
     for index in range(widest.num_heads):
-        sheet.text(left + index * pitch + side / 2, y + 13, f"H{index}", SMALL, colour=FADED, align="center")
+        middle = left + layout.left_of(index, widest) + side / 2
+        sheet.text(middle, y + 13, f"H{index}", SMALL, colour=FADED, align="center")
     group_size = widest.num_heads // widest.num_kv_heads
     ends = []
     for group in range(widest.num_kv_heads if group_size > 1 else 0):  # a bracket over those that share keys and values
-        begin, top = left + group * group_size * pitch + 0.5, y + 19
-        end = left + ((group + 1) * group_size - 1) * pitch + side - 0.5
+        first, top = group * group_size, y + 19
+        begin = left + layout.left_of(first, widest) + 0.5
+        end = left + layout.left_of(first + group_size - 1, widest) + side - 0.5
         ends += [((begin, top), (end, top)), ((begin, top), (begin, top + 4)), ((end, top), (end, top + 4))]
     if ends:
         sheet.lines(ends, colour=FADED)
     y += HEADER
     for site in sites:
         middle = y + NAME_HEIGHT + side / 2
-        sheet.text(MARGIN, middle + 4, f"L{site.layer}", BODY, colour=INK)
+        sheet.text(left - RULER, middle + 4, f"L{site.layer}", BODY, colour=INK)
         for head in site.heads:
-            x, top, role = left + head.index * pitch, y + NAME_HEIGHT, roles.get(head)
+            x, top, role = left + layout.left_of(head.index, site), y + NAME_HEIGHT, roles.get(head)
             sheet.picture(x, top, side, side, inked(scaled(maps[head])))
             style = NO_ROLE if role is None else role_style(role.name)
             if style is NO_ROLE:

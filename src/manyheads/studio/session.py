@@ -61,8 +61,8 @@ class StudioSession:
 
     def __init__(self, workspace: Workspace, first: str | None = None) -> None:
         self.workspace = workspace
-        self.recordings = Recordings(workspace)
         self.labels = Labels(workspace)
+        self.recordings = Recordings(workspace, self.labels.sinks_of)
         self.tiles = Tiles()
         self.histories = Histories(workspace)
         self.jobs = Jobs()

@@ -45,6 +45,54 @@ describe("the atlas", () => {
     expect(layout.brackets[0]!.x + layout.brackets[0]!.width).toBe(cell.x + layout.size);
   });
 
+  it.each([[30, 9, 3], [30, 9, 1], [28, 14, 7], [48, 6, 2]])("of %i layers of %i heads stands in blocks whose cells show a map", (layers, perLayer, group) => {
+    const list = heads(layers, perLayer, group);
+    const { cells, size, width, height, rowLabels, brackets } = byLayer(list, 860, 520, () => group > 1);
+    expect(width).toBeLessThanOrEqual(860);
+    expect(height).toBeLessThanOrEqual(520);
+    expect(size).toBeGreaterThan(11); // a smaller cell is a dot
+    expect(rowLabels.map(({ text }) => text)).toEqual(Array.from({ length: layers }, (_, layer) => `L${layer}`));
+    expect(cells.map(({ head }) => head)).toEqual(list.map(({ head }) => head));
+    expect(new Set(cells.map(({ x, y }) => `${x},${y}`)).size).toBe(layers * perLayer);
+    expect(brackets).toHaveLength(group > 1 ? (layers * perLayer) / group : 0);
+    for (const { x, y, width: wide } of brackets) {
+      expect(x + wide).toBeLessThanOrEqual(width);
+      expect(cells.filter((cell) => cell.x < x + wide && cell.x + size > x && cell.y < y + 1 && cell.y + size > y)).toEqual([]);
+    }
+    // Heads of a group stand together: the gap before the next group is larger, in every row alike.
+    const first = cells.slice(0, perLayer);
+    const steps = first.slice(1).map((cell, i) => cell.x - first[i]!.x);
+    expect(new Set(steps.filter((_, i) => (i + 1) % group)).size).toBeLessThanOrEqual(1);
+    if (group > 1) expect(Math.min(...steps.filter((_, i) => (i + 1) % group === 0))).toBeGreaterThan(steps[0]!);
+    else expect(new Set(steps).size).toBe(1);
+  });
+
+  it("keeps a model in one piece where blocks would gain little", () => {
+    for (const [layers, perLayer] of [[6, 12], [12, 12], [24, 16], [32, 32]] as const) {
+      expect(new Set(byLayer(heads(layers, perLayer), 860, 520, () => false).cells.map(({ block }) => block)).size).toBe(1);
+    }
+  });
+
+  it("does not part the heads of a layer that all share one key/value head, and draws one bracket", () => {
+    const { cells, brackets, size } = byLayer(heads(4, 6, 6), 850, 520, () => true);
+    expect(brackets.map(({ width }) => width)).toEqual(Array(4).fill(cells[5]!.x + size - cells[0]!.x));
+    expect(new Set(cells.slice(1, 6).map((cell, i) => cell.x - cells[i]!.x)).size).toBe(1);
+  });
+
+  it("keeps a group in one line of a narrow page, with its bracket between squares and names", () => {
+    const list = heads(30, 9, 3);
+    const { cells, size, brackets, columnLabels, width } = wrapped(list, 366, () => true);
+    expect(size).toBeGreaterThanOrEqual(44);
+    expect(width).toBeLessThanOrEqual(366);
+    for (let i = 0; i < cells.length; i += 3) expect(new Set(cells.slice(i, i + 3).map(({ y }) => y)).size).toBe(1);
+    expect(brackets).toHaveLength(90);
+    brackets.forEach(({ x, width: wide, y }, i) => {
+      expect([x, wide]).toEqual([cells[3 * i]!.x, cells[3 * i + 2]!.x + size - cells[3 * i]!.x]);
+      expect(y).toBeGreaterThan(cells[3 * i]!.y + size);
+      expect(y).toBeLessThan(columnLabels[3 * i]!.y - 4);
+    });
+  });
+
   it("puts stacks side by side where that makes cells larger", () => {
     const three = ["encoder", "decoder", "cross"].flatMap((stack) => heads(6, 6).map((h) => ({ ...h, stack, head: `${stack}.${h.head}` })));
     const wide = byLayer(three, 1100, 500, () => false);
@@ -68,6 +116,11 @@ describe("the atlas", () => {
       "L1H0", "L1H2", "L0H1", "L2H1", "L0H0", "L2H4",
     ]);
     expect(neighbour(cells, cells[0]!, "ArrowUp")).toBe(cells[0]);
+    // Beneath a block of layers comes the next layer, on top of the block beside it.
+    const deep = byLayer(heads(30, 9, 3), 860, 520, () => true).cells;
+    const head = (name: string) => deep.find((cell) => cell.head === name)!;
+    expect([neighbour(deep, head("L14H4"), "ArrowDown").head, neighbour(deep, head("L15H4"), "ArrowUp").head]).toEqual(["L15H4", "L14H4"]);
+    expect([neighbour(deep, head("L29H4"), "ArrowDown").head, neighbour(deep, head("L2H8"), "ArrowRight").head]).toEqual(["L29H4", "L17H0"]);
   });
 });
 

@@ -1,12 +1,13 @@
 import { describe, expect, it } from "vitest";
 import type { HeadEffects, Token } from "../../src/lib/api/types";
+import { rowsOf } from "../../src/rooms/experiment/heads";
 import {
-  answerLabel, bandOf, columnsOf, effectRows, effectText, gridSvg, moved, pathRows, peakOf, percentAt, pinsIn, ranked, runRows,
+  answerLabel, bandOf, columnsOf, effectRows, effectText, gridSvg, groupStartsOf, moved, pathRows, peakOf, percentAt, pinsIn, ranked, runRows, sharingWords,
 } from "../../src/rooms/circuit/effects";
 
 const HEADS = ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1"];
 const result: HeadEffects = {
-  model: "m & co", what: "out", direction: "denoise", metric: "logit_diff", unit: "logits", clean: 2, corrupted: -1, heads: HEADS,
+  model: "m & co", what: "out", direction: "denoise", metric: "logit_diff", unit: "logits", clean: 2, corrupted: -1, heads: HEADS, kv_groups: [0, 1, 2, 0, 1],
   effects: [0.1, -0.5, null, 0.004, 0.3], control: [0.2, -0.1, 0.05], beyond: ["L0H1", "L1H1"], verdict: "L0H1 <carries>", then: "", notes: {},
 };
 const token = (piece: string): Token => ({ piece, text: piece, label: piece, special: false, sink: false, unknown: false, span: null });
@@ -72,5 +73,28 @@ describe("what is saved", () => {
     expect(svg.match(/stroke-width="2.5"/g)).toHaveLength(1);
     expect(svg.match(/stroke-width="1.5"/g)).toHaveLength(2);
     expect(gridSvg(result, [], true)).not.toBe(svg);
+  });
+});
+
+describe("heads that share one key/value head", () => {
+  const rows = rowsOf(["L0", "L1"].flatMap((layer) => [0, 1, 2, 3, 4, 5].map((index) => `${layer}H${index}`)));
+  const groups = [0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1];
+  it("begin a group, and are said in words", () => {
+    expect([...groupStartsOf(rows, groups)]).toEqual(["L0H3", "L1H3"]);
+    expect(sharingWords(rows, groups)).toBe("3 query heads share one key/value head");
+    const all = groups.map(() => 0);
+    expect([groupStartsOf(rows, all).size, sharingWords(rows, all)]).toEqual([0, "6 query heads share one key/value head"]);
+  });
+  it("are not told of where each head has its own", () => {
+    const own = groups.map((_, i) => i % 6);
+    expect([groupStartsOf(rows, own).size, sharingWords(rows, own)]).toEqual([0, ""]);
+    expect(groupStartsOf(rows, [...own.slice(0, 6), ...groups.slice(6)])).toEqual(new Set(["L1H3"]));
+  });
+  it("stand apart in the picture", () => {
+    const shared = { ...result, heads: rows.flatMap((row) => row.heads.map(({ name }) => name)), kv_groups: groups, effects: groups.map((_, i) => i / 20) };
+    const places = [...gridSvg(shared, [], false).matchAll(/<rect x="([\d.]+)"[^>]*><title>L0H/g)].map(([, x]) => Number(x));
+    const steps = places.slice(1).map((x, i) => x - places[i]!);
+    expect(steps).toEqual([46, 46, 54, 46, 46]);
+    expect(gridSvg(shared, [], false)).toContain("3 query heads share one key/value head");
   });
 });

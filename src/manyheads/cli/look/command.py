@@ -23,12 +23,13 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import Json, plural, users_home
+from manyheads.base import Json, plural, sharing_words, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
     QUOTED_WIDTH,
     TABLE_ENDINGS,
+    YOURS,
     AsJson,
     DeviceName,
     DtypeName,
@@ -92,7 +93,7 @@ SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 PAGE_WORDS, TEXT_WORDS = "on the bundled texts", "on your text"
 LABEL_WIDTH = 9  # columns
-GRID_ROWS = 16  # layers in one block of the grid: more stand beside it
+GRID_ROWS = (12, 16)  # layers in one block of the grid, at most: more stand beside it; the second where that is too wide
 SHOWN_NUMBERS = 8  # of layers that attend, where not all do
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
@@ -232,8 +233,8 @@ def look(
             desk = studio.desk_with(looked.lm, looked.labels)
             # The page reads a text in windows: one that was cut is read anew.
             known = looked.recording if long == "windows" else None
-            studio.open_text(desk, looked.lm, source.text, recording=known)
-        open_studio(talk, desk, view=studio.address_of(looked.lm.name, source.text))
+            studio.open_text(desk, looked.lm, looked.source.text, recording=known)
+        open_studio(talk, desk, view=studio.address_of(looked.lm.name, looked.source.text))
 
 
 def gather(
@@ -273,6 +274,7 @@ def gather(
         chosen = choose(listed[0] if listed in (["default"], ["all"]) else listed)
         names = tuple(statistic.name for statistic in chosen)
     lm = load_model(talk, model)
+    source = source.shown_to(lm)
     times.append(time.perf_counter())
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
@@ -421,7 +423,7 @@ def finding_lines(looked: LookResult, console: Console) -> list[Text]:
     labels = looked.labels
     if not labels.roles:
         return []
-    grid, left_over = _grid(looked, console)
+    grid, about_grid = _grid(looked, console)
     lines = _summary(looked, "chance")
     wide = max((line.cell_len for line in grid), default=0)
     column = max(line.cell_len for line in lines)
@@ -444,60 +446,95 @@ def finding_lines(looked: LookResult, console: Console) -> list[Text]:
         f"{labels.num_texts:,} {labels.texts_are}: on others some heads have another role (manyheads roles). {CAVEAT}"
     )
     legend = "Rows are layers, columns heads; a letter is a role, a dot none." if grid else ""
-    remarks = " ".join(filter(None, (legend, left_over, basis)))
+    remarks = " ".join(filter(None, (legend, about_grid, basis)))
     title = Text(f"What the {len(labels.roles)} heads do", style="bold")
     return [title, *body, *wrapped(clean(remarks), console)]
 
 
 def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
-    """A letter for each head, coloured as its role; and what had no room, in words."""
+    """A letter for each head, coloured as its role, and a gap before heads of another key/value head; then, in words,
+    what a gap means and what had no room."""
     names = {role.head: role.name for role in looked.labels.roles}
     by_layer: dict[tuple[str, int], dict[int, str]] = {}
     for head, name in names.items():
         by_layer.setdefault((head.stack, head.layer), {})[head.index] = name
+    sites = {(site.stack, site.layer): site for site in looked.lm.spec.sites}
+    sharing = {key: sites[key].num_heads // sites[key].num_kv_heads for key in by_layer}  # query heads of a group
     stacks: dict[str, list[int]] = {}
     for stack, layer in by_layer:
         stacks.setdefault(stack, []).append(layer)
-    blocks = [
-        (stack, layers[begin : begin + GRID_ROWS])
-        for stack, layers in stacks.items()
-        for begin in range(0, len(layers), GRID_ROWS)
-    ]
-    columns = [1 + max(max(by_layer[stack, layer]) for layer in layers) for stack, layers in blocks]
     label = 1 + max(len(f"L{layer}") for _, layer in by_layer)
 
-    def width(cell: int, count: int) -> int:
-        return sum(label + heads * cell + 2 for heads in columns[:count]) - 2
+    def group_before(head: int, key: tuple[str, int]) -> int:
+        """How many gaps are left of a head."""
+        return head // sharing[key] if sharing[key] > 1 else 0
 
-    cell = next((size for size in (3, 2, 1) if width(size, len(blocks)) <= console.width), 1)
-    count = max((n for n in range(len(blocks) + 1) if width(cell, n) <= console.width), default=0)
-    left_over = ""
+    def widths(blocks: Sequence[tuple[str, list[int]]], cell: int, gap: int) -> list[int]:
+        """The width of the first block, the first two, ..."""
+        ends, end = [], -2
+        for stack, layers in blocks:
+            rows = [(1 + max(by_layer[stack, layer]), (stack, layer)) for layer in layers]
+            end += label + 2 + max(heads * cell + gap * group_before(heads - 1, key) for heads, key in rows)
+            ends.append(end)
+        return ends
+
+    def blocks_of(most: int) -> list[tuple[str, list[int]]]:
+        """The layers of each stack in as few blocks as hold `most` of them, all but the last of one height."""
+        heights = {stack: -(-len(layers) // -(-len(layers) // most)) for stack, layers in stacks.items()}
+        return [
+            (stack, layers[begin : begin + heights[stack]])
+            for stack, layers in stacks.items()
+            for begin in range(0, len(layers), heights[stack])
+        ]
+
+    # Low blocks before wide cells, but letters apart before low blocks; the gaps of groups go last.
+    styles = [(most, cell, 1) for cells in ((3, 2), (1,)) for most in GRID_ROWS for cell in cells]
+    styles.append((GRID_ROWS[-1], 1, 0))
+    fitting = (style for style in styles if widths(blocks_of(style[0]), *style[1:])[-1] <= console.width)
+    most, cell, gap = next(fitting, styles[-1])
+    blocks = blocks_of(most)
+    ends = widths(blocks, cell, gap)
+    count = sum(end <= console.width for end in ends)
+    remarks = []
+    shared = sharing_words((sites[key].num_heads, sites[key].num_kv_heads) for key in by_layer)
+    if shared and gap:
+        parted = any(1 < sharing[key] < sites[key].num_heads for key in by_layer)
+        remarks.append(f"{'Between gaps ' if parted else ''}{shared}.")
     if count < len(blocks):
         stack, layers = blocks[count]
         first = layer_name(stack, layers[0])
-        left_over = f"No room here for {first} and the layers after it: --all lists every head, --plot draws all."
+        remarks.append(f"No room here for {first} and the layers after it: --all lists every head, --plot draws all.")
     lines: list[Text] = []
     step = {3: 1, 2: 5, 1: 10}[cell]
     rows = max((len(layers) for _, layers in blocks[:count]), default=-2) + 1 + (len(stacks) > 1)
     for row in range(rows):
         line = Text()
-        for place, ((stack, layers), heads) in enumerate(zip(blocks[:count], columns, strict=False)):
-            line.append(" " * (width(cell, place) + 2 - line.cell_len) if place else "")
+        for place, (stack, layers) in enumerate(blocks[:count]):
+            line.append(" " * (ends[place - 1] + 2 - line.cell_len) if place else "")
             index = row - 1 - (len(stacks) > 1)
             if index == -2:
                 line.append(stack or "layers", style="dim")
-            elif index == -1:
-                marks = "".join(f"{head:<{step * cell}}" for head in range(0, heads, step))
-                line.append(" " * (label + (cell == 3)) + marks, style="dim")
+                continue
+            key = (stack, layers[max(index, 0)]) if index < len(layers) else (stack, layers[-1])
+            heads = 1 + max(max(by_layer[stack, layer]) for layer in layers)
+            places = [label + head * cell + gap * group_before(head, key) for head in range(heads)]
+            left = line.cell_len
+            if index == -1:
+                # Where groups stand apart and not every head has its number, each group's first head has one.
+                numbered = range(0, heads, sharing[key] if step > 1 and gap and 1 < sharing[key] < heads else step)
+                for head in numbered:
+                    line.append(" " * (left + places[head] + (cell == 3) - line.cell_len))
+                    line.append(str(head), style="dim")
             elif index < len(layers):
                 line.append(f"{f'L{layers[index]}':<{label}}", style="dim")
-                of_layer = by_layer[stack, layers[index]]
+                of_layer = by_layer[key]
                 for head in range(heads):
+                    line.append(" " * (left + places[head] - line.cell_len))
                     name = of_layer.get(head)
                     letter = " " if name is None else letter_of(name)
                     line.append(letter.center(cell) if cell != 2 else f"{letter} ", style=badge(name or UNLABELLED))
         lines.append(line)
-    return lines, left_over
+    return lines, " ".join(remarks)
 
 
 def badge(name: str) -> str:
@@ -510,18 +547,19 @@ def _summary(looked: LookResult, against: str) -> list[Text]:
     groups = looked.labels.by_role()
     wide = max(len(clean(name)) for name in groups)
     head_width = max(len(str(role.head)) for role in looked.labels.roles)
+    tight = against == "vs"  # beside another column of lines
     lines = []
     for name, roles in groups.items():
-        line = Text.assemble(f"{len(roles):>4} ", (f" {letter_of(name)} ", badge(name)), f" {clean(name):<{wide}}  ")
+        line = Text.assemble(f"{len(roles):>{3 if tight else 4}} ", (f" {letter_of(name)} ", badge(name)), f" {clean(name):<{wide}}  ")
         evidence = roles[0].evidence
         if name == UNLABELLED:
             line.append("too little evidence", style="dim")
         else:
             line.append(f"{roles[0].head!s:<{head_width}} ", style="bold")
             if evidence.statistic == "entropy":
-                line.append(f"{evidence.score / evidence.chance:>5.0%} of even")
+                line.append(f"{evidence.score / evidence.chance:>{4 if tight else 5}.0%} of even")
             else:
-                line.append(f"{evidence.score:>5.0%}").append(f" ({against} {evidence.chance:.0%})", style="dim")
+                line.append(f"{evidence.score:>{4 if tight else 5}.0%}").append(f" ({against} {evidence.chance:.0%})", style="dim")
         lines.append(line)
     return lines
 
@@ -552,6 +590,8 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
         offers.append((f"manyheads look{arguments}{model} --save heads.parquet", "the table, for pandas"))
     if complete and "--plot" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
+    if source.own:
+        offers.append((f"manyheads look {YOURS}{model}", "the same on a text of your own"))
     return offers
 
 

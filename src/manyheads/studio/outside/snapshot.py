@@ -118,8 +118,9 @@ def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) 
         version=__version__,
         models=[
             ModelEntry(
-                name=name, title=name, sample="", bundled=False, loaded=False, unavailable=because, device="", pair=None
-            )
+                name=name, title=name, sample="", question=None, bundled=False, loaded=False, unavailable=because,
+                device="", pair=None,
+            )  # fmt: skip
             for name in map(_shareable, models)
         ],
         files=listed,

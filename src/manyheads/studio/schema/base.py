@@ -65,16 +65,27 @@ class ExamplePair(AnswerBody):
     wrong: str
 
 
+class Question(AnswerBody):
+    """A text and two of its words: which heads link them? `words` offer it to a reader."""
+
+    text: str
+    query: str
+    key: str
+    words: str
+
+
 class ModelEntry(AnswerBody):
     """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
 
-    `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `pair`: two such
-    texts for the room Circuit, null of a bundled model that predicts no tokens.
+    `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
+    at the first visit to that text; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
+    no tokens.
     """
 
     name: str
     title: str
     sample: str
+    question: Question | None
     bundled: bool
     loaded: bool
     unavailable: str | None
@@ -97,14 +108,6 @@ class Limits(AnswerBody):
     max_running: int
 
 
-class Question(AnswerBody):
-    """A text and two of its words: which heads link them?"""
-
-    text: str
-    query: str
-    key: str
-
-
 class Workspace(AnswerBody):
     """What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written."""
 
@@ -113,7 +116,6 @@ class Workspace(AnswerBody):
     files: list[FileEntry]
     default_model: str | None
     default_text: str
-    question: Question | None = Field(default=None, description="offered at the first visit")
     opened: str | None = Field(description="the recording that the command line named, opened first")
     folder: str
     can_write: bool

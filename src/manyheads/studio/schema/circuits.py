@@ -101,7 +101,8 @@ class HeadEffects(AnswerBody):
     """What every head does to the answer, as a share of the difference between the two texts' answers.
 
     `control`: the same of random heads with an unrelated text's numbers. `beyond`: the heads whose effect is larger
-    than that of every control. `verdict`: what it comes to; `then`: what that means, and how sure it is.
+    than that of every control. `kv_groups`: each head's key/value head in its layer, the same for heads that share one.
+    `verdict`: what it comes to; `then`: what that means, and how sure it is.
     """
 
     model: str
@@ -112,6 +113,7 @@ class HeadEffects(AnswerBody):
     clean: float
     corrupted: float
     heads: list[str]
+    kv_groups: list[int]
     effects: list[Number]
     control: list[float]
     beyond: list[str]

@@ -167,6 +167,7 @@ def warm(desk: StudioSession) -> None:
                 lm = desk.workspace.load(name)
                 if lm.tokenizer is not None:
                     record(lm, "a first text")
+                    desk.labels.at_hand(name)
 
     threading.Thread(target=load, daemon=True, name="studio-warm").start()
 

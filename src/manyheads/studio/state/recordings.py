@@ -52,7 +52,8 @@ class Opened:
     """A recording and its origin. `model` is its name in the workspace, or the name that the file gives.
 
     `edited`: whether its heads were edited by a plan. `sharing`: by a site's name, which heads use the mean of which
-    heads' weights under that plan. `written`: the whole text, where it was typed into the page.
+    heads' weights under that plan. `written`: the whole text, where it was typed into the page. `model_sinks`: where
+    the model parks attention on many texts, as its labels have it; None where they are not known.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Opened:
     edited: bool = False
     sharing: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
     written: str | None = None
+    model_sinks: Sinks | None = None
     computed: Cache[tuple[Any, ...], Any] = field(default_factory=Cache)
 
     @property
@@ -102,7 +104,10 @@ class Opened:
         return sum(layer.site.num_heads * layer.num_queries(text) * layer.num_keys(text) for layer in self.layers())
 
     def sinks(self, text: int) -> Sinks:
-        """The attention sinks of a text; none where the search would take long."""
+        """The attention sinks of a text: the model's, else the text's own; none where the search would take long."""
+        if self.model_sinks is not None:
+            return self.model_sinks
+        # A short text alone seldom shows them: an even spread gives much to its first token, too.
         return self.once(
             ("sinks", text),
             lambda: sinks_of(self.recording, text) if self.cells(text) <= SINK_CELLS else Sinks(),
@@ -114,10 +119,10 @@ class Opened:
 
 
 class Recordings:
-    """Open recordings by id."""
+    """Open recordings by id. `model_sinks` returns the sinks of a model by its name, None where they are not known."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self.workspace = workspace
+    def __init__(self, workspace: Workspace, model_sinks: Callable[[str], Sinks | None] = lambda _: None) -> None:
+        self.workspace, self.model_sinks = workspace, model_sinks
         # By bytes, too: a text of thousands of tokens holds as much as hundreds of short ones.
         self.opened: Cache[str, Opened] = Cache(MOST_OPEN, MOST_BYTES, lambda opened: opened.recording.num_bytes)
 
@@ -145,7 +150,7 @@ class Recordings:
                 recording = record(lm, text)
             report("ready", 1, 1)
             source = "typed, with heads edited" if steps else "typed"
-            return Opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)
+            return self._opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)
 
         # Two pages that open the same text at once: one of them records it, and the other waits for that one.
         return self.opened.get_or_make(name, make)
@@ -163,17 +168,31 @@ class Recordings:
         # Two recordings of the same text may differ in everything else. The desk keeps this one, so that no other
         # object gets its address while it is open.
         name = digest("hand", str(id(recording)))
-        return self.opened.put(name, Opened(name, recording, title, model or _model_of(recording), "in hand"))
+        return self.opened.put(name, self._opened(name, recording, title, model or _model_of(recording), "in hand"))
 
     def add_text(self, recording: Recording, model: str, text: str) -> Opened:
         """Open the recording of a text as if it had been typed into the page."""
         name = recording_id(model, text)
-        return self.opened.put(name, Opened(name, recording, text[:TITLE], model, "typed", written=text))
+        return self.opened.put(name, self._opened(name, recording, text[:TITLE], model, "typed", written=text))
+
+    def _opened(
+        self,
+        name: str,
+        recording: Recording,
+        title: str,
+        model: str,
+        source: str,
+        edited: bool = False,
+        sharing: Mapping[str, Mapping[int, tuple[int, ...]]] | None = None,
+        written: str | None = None,
+    ) -> Opened:
+        sinks = self.model_sinks(model)
+        return Opened(name, recording, title, model, source, edited, sharing or {}, written, sinks)
 
     def _open_file(self, file: str) -> Opened:
         def opened() -> Opened:
             recording = open_recording(self.workspace.file_of(file))
-            return Opened(name, recording, file, _model_of(recording), f"file {file}")
+            return self._opened(name, recording, file, _model_of(recording), f"file {file}")
 
         name = self.workspace.file_id(file)
         return self.opened.get_or_make(name, opened)

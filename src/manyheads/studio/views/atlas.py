@@ -7,6 +7,7 @@ measured once per model, and worded as the page shows them.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +18,7 @@ from manyheads.heads import Head
 from manyheads.interventions import Importance
 from manyheads.measurement import EVERY_ROW, measure_recording
 from manyheads.recording import LayerRecord
-from manyheads.roles import HeadRole, PageLabels, label_page
+from manyheads.roles import HeadRole, PageLabels, label_page, shipped_labels
 from manyheads.roles.words import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, HeadTable, Statistic
 from manyheads.studio.jobs import ReportProgress
@@ -148,10 +149,28 @@ class Labels:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.known: dict[str, PageLabels] = {}
+        self._none: dict[str, None] = {}  # loaded models with which no labels come
+        self._lock = threading.Lock()
 
     def of(self, opened: Opened) -> PageLabels | None:
         """The labels of a recording's model as far as they are known; None where its heads were edited."""
-        return None if opened.edited else self.known.get(opened.model)
+        return None if opened.edited else self.at_hand(opened.model)
+
+    def at_hand(self, model: str) -> PageLabels | None:
+        """The labels of a model that are known, or come with the package for one that is loaded; None: not yet."""
+        with self._lock:  # reading the weights' digest takes a moment: a second request waits for the first
+            if model not in (*self.known, *self._none) and (lm := self.workspace.loaded.get(model)) is not None:
+                labels = shipped_labels(lm)
+                if labels is None:
+                    self._none[model] = None
+                else:
+                    self.known[model] = labels
+        return self.known.get(model)
+
+    def sinks_of(self, model: str) -> Sinks | None:
+        """Where a model parks attention, from its labels; None where they are not at hand."""
+        labels = self.at_hand(model)
+        return None if labels is None or not labels.roles else labels.sinks
 
     def roles(self, opened: Opened, report: ReportProgress) -> bodies.Roles:
         """The roles of a recording's heads, measured unless they are known. Raises NotHere, TextError."""

@@ -157,12 +157,14 @@ def effects(lm: LoadedModel, ask: bodies.PatchAsk, *, progress: ReportProgress) 
     beyond = [str(head) for head, value in zip(result.heads, values, strict=True) if abs(value) > most]
     beyond = beyond if result.control else []
     verdict, then = effect_sentences(result, beyond)
+    sites = {(site.stack, site.layer): site for site in lm.spec.sites}
     return bodies.HeadEffects.of(
         result,
         model=ask.model,
         clean=float(result.clean.mean()),
         corrupted=float(result.corrupted.mean()),
         heads=[str(head) for head in result.heads],
+        kv_groups=[sites[head.stack, head.layer].kv_head_of(head.index) for head in result.heads],
         effects=values,
         control=list(result.control),
         beyond=beyond,

@@ -1,4 +1,4 @@
-// openapi.json sha256:500540d4d959ea4ec7091fc62442d9cc7149a96890fc79f6bd6ee32c7e30e106
+// openapi.json sha256:706424385bd32101b6b44a2c41e443401b0d52b38bfcc31548a5440b941f0679
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1378,7 +1378,8 @@ export interface components {
          * @description What every head does to the answer, as a share of the difference between the two texts' answers.
          *
          *     `control`: the same of random heads with an unrelated text's numbers. `beyond`: the heads whose effect is larger
-         *     than that of every control. `verdict`: what it comes to; `then`: what that means, and how sure it is.
+         *     than that of every control. `kv_groups`: each head's key/value head in its layer, the same for heads that share one.
+         *     `verdict`: what it comes to; `then`: what that means, and how sure it is.
          */
         HeadEffects: {
             /** Beyond */
@@ -1398,6 +1399,8 @@ export interface components {
             effects: (number | null)[];
             /** Heads */
             heads: string[];
+            /** Kv Groups */
+            kv_groups: number[];
             /** Metric */
             metric: string;
             /** Model */
@@ -1841,8 +1844,9 @@ export interface components {
          * ModelEntry
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
-         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `pair`: two such
-         *     texts for the room Circuit, null of a bundled model that predicts no tokens.
+         *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
+         *     at the first visit to that text; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
+         *     no tokens.
          */
         ModelEntry: {
             /** Bundled */
@@ -1854,6 +1858,7 @@ export interface components {
             /** Name */
             name: string;
             pair: components["schemas"]["ExamplePair"] | null;
+            question: components["schemas"]["Question"] | null;
             /** Sample */
             sample: string;
             /** Title */
@@ -2191,7 +2196,7 @@ export interface components {
         };
         /**
          * Question
-         * @description A text and two of its words: which heads link them?
+         * @description A text and two of its words: which heads link them? `words` offer it to a reader.
          */
         Question: {
             /** Key */
@@ -2200,6 +2205,8 @@ export interface components {
             query: string;
             /** Text */
             text: string;
+            /** Words */
+            words: string;
         };
         /**
          * RecordingAsk
@@ -2708,8 +2715,6 @@ export interface components {
              * @description the recording that the command line named, opened first
              */
             opened: string | null;
-            /** @description offered at the first visit */
-            question?: components["schemas"]["Question"] | null;
             /** Version */
             version: string;
         };

@@ -53,6 +53,11 @@ export function count(n: number, singular: string, plural = `${singular}s`): str
   return `${n.toLocaleString("en")} ${n === 1 ? singular : plural}`;
 }
 
+/** What a bracket or a gap between heads means: "3 query heads share one key/value head". */
+export function sharedBy(numQueryHeads: number): string {
+  return `${count(numQueryHeads, "query head")} share one key/value head`;
+}
+
 /** Words for a token that stands for any text that the tokenizer has no piece for. */
 export const UNKNOWN = "the model does not know this token";
 

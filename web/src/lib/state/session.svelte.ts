@@ -55,7 +55,7 @@ export class Session {
   rolesTrouble = $state.raw<unknown>(null);
   /** The text box holds another text than the open one: rooms then say which text they show. */
   draft = $state(false);
-  /** Another text than the workspace's example was open: its reader is not offered the example's question any more. */
+  /** Another text than a model's example was open: its reader is not offered the example's question any more. */
   leftExample = $state(false);
   /** A recording could not be opened because the server is gone: it is opened as soon as the server is back. */
   waiting = $state(false);
@@ -139,6 +139,12 @@ export class Session {
     if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
   }
 
+  /** The text that another model begins with: its own sample in place of this model's, which is of the kind that this one reads. */
+  textFor(model: string, text: string, before: string): string {
+    const sampleOf = (name: string) => this.workspace?.models.find((entry) => entry.name === name)?.sample;
+    return text === sampleOf(before) ? (sampleOf(model) ?? text) : text;
+  }
+
   /** Says it where the open text does not have the row of the address. In Compare it may be a row of another text. */
   #leaveOutBeyond(info: RecordingInfo): void {
     const { view } = this;
@@ -205,7 +211,7 @@ export class Session {
       if (otherModel) this.roles = null; // roles belong to a model, not to a text
       this.atlas = emptyAtlas(info); // thumbnails arrive before statistics: show them at once
       this.info = info;
-      if (info.written.trim() !== this.workspace?.question?.text) this.leftExample = true;
+      if (!this.workspace?.models.some(({ question }) => question?.text === info.written.trim())) this.leftExample = true;
       void this.view.name(info.id);
       this.#leaveOutBeyond(info);
       this.opening = null;

@@ -151,17 +151,21 @@ export function drawAtlas(canvas: HTMLCanvasElement, heads: Map<string, AtlasHea
     drawCell(context, head, Math.round(cell.x * ratio), Math.round(cell.y * ratio), Math.round(layout.size * ratio), style);
   }
   context.globalAlpha = 1;
-  context.strokeStyle = style.bracket;
+  drawBrackets(context, layout, style.bracket, ratio);
+}
+
+/** The brackets beneath heads that share keys and values. */
+export function drawBrackets(context: CanvasRenderingContext2D, layout: Layout, colour: string, ratio: number): void {
+  context.strokeStyle = colour;
   context.lineWidth = Math.max(1, ratio);
-  for (const { x, y, width } of layout.brackets) {
+  for (const { x, y, width, tick } of layout.brackets) {
     const inset = layout.gap < 3 ? ratio : 0; // so that neighbouring brackets do not touch
     const [left, right, top] = [x * ratio + 0.5 + inset, (x + width) * ratio - 0.5 - inset, Math.round(y * ratio) + 0.5];
     context.beginPath();
-    const tick = Math.min(3, layout.gap) * ratio;
-    context.moveTo(left, top - tick);
+    context.moveTo(left, top - tick * ratio);
     context.lineTo(left, top);
     context.lineTo(right, top);
-    context.lineTo(right, top - tick);
+    context.lineTo(right, top - tick * ratio);
     context.stroke();
   }
 }
@@ -191,11 +195,11 @@ function drawCell(context: CanvasRenderingContext2D, head: AtlasHead, x: number,
   if (stripes) drawStripes(context, stripes, ramp, x + inset, y + inset, size - 2 * inset, size - 2 * inset - caption);
   else drawMap(context, style.sheet, head.head, x + inset, y + inset, size - 2 * inset);
   if (!scale && group.letter && css >= 20) {
-    const side = Math.round((css >= 48 ? 15 : 11) * ratio);
+    const side = Math.round((css >= 48 ? 15 : css >= 30 ? 11 : 9) * ratio);
     context.fillStyle = colour;
     context.fillRect(x, y, side, side);
     context.fillStyle = group.ink;
-    context.font = `700 ${Math.round(side * 0.74)}px system-ui, sans-serif`;
+    context.font = `700 ${Math.round(side * (css >= 30 ? 0.74 : 0.88))}px system-ui, sans-serif`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.fillText(group.letter, x + side / 2, y + side * 0.54);

@@ -155,9 +155,11 @@ export class Question {
   }
 }
 
-/** The positions of the first words of these texts in a recording; null where one does not occur. */
+/** The positions of two words in a recording, the last that asks and the first that it should find; null where one does not
+    occur. */
 export function placesOf(info: RecordingInfo, query: string, key: string): { fromWord: number; toWord: number } | null {
-  const [from, to] = [query, key].map((text) => wordsOf(info).find((word) => word.text === text));
+  const words = wordsOf(info);
+  const [from, to] = [words.findLast(({ text }) => text === query), words.find(({ text }) => text === key)];
   return from && to ? { fromWord: from.begin, toWord: to.begin } : null;
 }
 

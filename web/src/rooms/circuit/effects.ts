@@ -4,6 +4,7 @@ import type { CsvRow } from "../../lib/api/csv";
 import type { CircuitRun, HeadEffects, HeadPaths, PairReading, Token } from "../../lib/api/types";
 import { cssOf, inkOn, pageColours, ramp, stepBoth } from "../../lib/draw/colour";
 import { xml } from "../../lib/draw/export";
+import { sharedBy } from "../../lib/draw/format";
 import { placeOf, rowsOf } from "../experiment/heads";
 
 /** One place of two texts: the token of each, and whether they are the same there. "after": behind the first difference of two
@@ -59,6 +60,21 @@ export function ranked({ heads, effects }: Pick<HeadEffects, "heads" | "effects"
   return [...heads].sort((a, b) => size.get(b)! - size.get(a)!);
 }
 
+type Rows = ReturnType<typeof rowsOf>;
+
+/** The heads, but the first of a layer, with which a group that shares one key/value head begins. */
+export function groupStartsOf(rows: Rows, groups: readonly number[]): Set<string> {
+  const sharing = rows.filter(({ heads }) => new Set(heads.map(({ index }) => groups[index])).size < heads.length);
+  return new Set(sharing.flatMap(({ heads }) => heads.flatMap(({ name, index }, i) => (i && groups[index] !== groups[heads[i - 1]!.index] ? [name] : []))));
+}
+
+/** How many query heads share one key/value head, in words; "" where each has its own or layers differ. */
+export function sharingWords(rows: Rows, groups: readonly number[]): string {
+  const counts = new Set(rows.map(({ heads }) => heads.length / Math.max(1, new Set(heads.map(({ index }) => groups[index])).size)));
+  const [count = 1] = counts;
+  return counts.size === 1 && count > 1 ? sharedBy(count) : "";
+}
+
 /** The head that a key leads to over rows of layers; null for a key that leads nowhere. */
 export function moved(heads: readonly string[], from: string, key: string): string | null {
   const rows = rowsOf(heads).map((row) => row.heads.map(({ name }) => name));
@@ -110,28 +126,34 @@ const SANS = "system-ui, 'Segoe UI', Roboto, 'Noto Sans', sans-serif";
 
 /** The grid as an SVG that stands alone: a row a layer, a square a head; the verdict above, the scale and the controls below. */
 export function gridSvg(result: HeadEffects, pinned: readonly string[], dark: boolean): string {
-  const [cell, height, left, top] = [46, 30, 56, 64];
+  const [cell, height, left, top, apart] = [46, 30, 56, 64, 8];
   const rows = rowsOf(result.heads);
+  const starts = groupStartsOf(rows, result.kv_groups);
+  const sharing = sharingWords(rows, result.kv_groups);
+  /** Pixels of a row's columns; groups of heads stand apart. */
+  const placesIn = (heads: Rows[number]["heads"]) => heads.map((_, x) => left + x * cell + apart * heads.slice(0, x + 1).filter(({ name }) => starts.has(name)).length);
   const colours = ramp(dark, "diverging");
   const { paper, ink, ink2, accent } = pageColours(dark);
   const peak = peakOf(result.effects);
   const beyond = new Set(result.beyond);
   const most = Math.max(1, ...rows.map((row) => row.heads.length));
-  const [width, depth] = [Math.max(left + most * cell + 16, 460), top + rows.length * height + 64];
+  const widest = placesIn(rows.find(({ heads }) => heads.length === most)?.heads ?? []);
+  const [width, depth] = [Math.max((widest.at(-1) ?? left) + cell + 16, 460), top + rows.length * height + 64];
   const cells = rows.flatMap((row, y) => [
     `<text x="${left - 8}" y="${top + y * height + height / 2 + 4}" text-anchor="end" fill="${ink2}">${xml(row.name)}</text>`,
-    ...row.heads.map(({ name, index }, x) => {
+    ...row.heads.map(({ name, index }, i) => {
+      const x = placesIn(row.heads)[i]!;
       const place = stepBoth(result.effects[index] ?? 0, peak, "linear");
       const line = pinned.includes(name) ? ` stroke="${accent}" stroke-width="2.5"` : beyond.has(name) ? ` stroke="${ink}" stroke-width="1.5"` : "";
-      const at = `x="${left + x * cell + 1}" y="${top + y * height + 1}"`;
+      const at = `x="${x + 1}" y="${top + y * height + 1}"`;
       return `<rect ${at} width="${cell - 2}" height="${height - 2}" rx="3" fill="${cssOf(colours, place)}"${line}><title>${xml(name)}: ${effectText(result.effects[index])}</title></rect>` +
-        `<text x="${left + (x + 0.5) * cell}" y="${top + (y + 0.5) * height + 4}" text-anchor="middle" fill="${inkOn(colours, place)}">${effectText(result.effects[index])}</text>`;
+        `<text x="${x + 0.5 * cell}" y="${top + (y + 0.5) * height + 4}" text-anchor="middle" fill="${inkOn(colours, place)}">${effectText(result.effects[index])}</text>`;
     }),
   ]);
-  const heads = Array.from({ length: most }, (_, x) => `<text x="${left + (x + 0.5) * cell}" y="${top - 6}" text-anchor="middle" fill="${ink2}">H${x}</text>`);
+  const heads = widest.map((place, x) => `<text x="${place + 0.5 * cell}" y="${top - 6}" text-anchor="middle" fill="${ink2}">H${x}</text>`);
   const band = bandOf(result.control);
   const foot = [
-    `shares of the answer: ${effectText(-peak)} to ${effectText(peak)}, 0 is paper`,
+    `shares of the answer: ${effectText(-peak)} to ${effectText(peak)}, 0 is paper${sharing ? `; ${sharing}` : ""}`,
     `${band ? `controls ${effectText(band[0])} to ${effectText(band[1])}; framed: beyond all of them` : "no controls"}. ${result.model}, ${result.what}, ${result.direction}`,
   ];
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${depth}" viewBox="0 0 ${width} ${depth}" font-family="${SANS}" font-size="11">

@@ -5,7 +5,7 @@
 import type { LayerInfo } from "../../lib/api/types";
 
 /** The fields of a layer that this file uses. */
-export type LayerShape = Pick<LayerInfo, "stack" | "layer" | "num_heads">;
+export type LayerShape = Pick<LayerInfo, "stack" | "layer" | "num_heads"> & Partial<Pick<LayerInfo, "num_kv_heads">>;
 
 interface HeadPlace {
   stack: string;
@@ -35,6 +35,15 @@ export function headsOfLayer(layer: LayerShape): string[] {
 
 export function allHeads(layers: readonly LayerShape[]): string[] {
   return layers.flatMap(headsOfLayer);
+}
+
+/** The heads, but the first, with which a group begins that shares one key/value head; none where every head has its own, all
+    share one, or layers differ. */
+export function groupStarts(layers: readonly LayerShape[]): number[] {
+  const { num_heads, num_kv_heads = num_heads } = layers[0] ?? { num_heads: 0 };
+  const alike = layers.every((layer) => layer.num_heads === num_heads && (layer.num_kv_heads ?? layer.num_heads) === num_kv_heads);
+  if (!alike || num_kv_heads === num_heads) return [];
+  return Array.from({ length: num_kv_heads - 1 }, (_, group) => ((group + 1) * num_heads) / num_kv_heads);
 }
 
 /** The layers of heads such as "L3H7" and "cross:L1H0", in their order: the layer's name, and its heads by their place. */
