@@ -320,10 +320,11 @@ SAME = {"step": "copy", "heads": "L*", "source": "L*H0"}
 CELLS = """(canvas) => {
   const context = canvas.getContext("2d"), ratio = canvas.width / parseFloat(canvas.style.width);
   const labels = [...canvas.closest(".grid").querySelectorAll(".label")];
-  const along = (side, axis) => labels.filter((label) => label.matches(side)).map((label) => ratio * parseFloat(label.style[axis]));
+  const of = (side) => labels.filter((label) => label.matches(side));
+  const along = (side, axis) => of(side).map((label) => Math.round(ratio * parseFloat(label.style[axis])));
   const [xs, ys] = [along(":not(.row)", "left"), along(".row", "top")];
   const half = Math.floor((xs[1] - xs[0]) / 2) - 4;
-  const cell = (x, y) => context.getImageData(Math.round(x) - half, Math.round(y) - half, 2 * half, 2 * half).data.join();
+  const cell = (x, y) => context.getImageData(x - half, y - half, 2 * half, 2 * half).data.join();
   return ys.map((y) => new Set(xs.map((x) => cell(x, y))).size);
 }"""
 """How many different pictures each row of the stage holds."""

@@ -264,7 +264,9 @@ def test_effects_are_those_of_patch(lm, answers, metric):
         found.metric == metric and np.allclose(found.effects, want.values) and np.allclose(found.control, want.control)
     )
     assert found.heads == [str(head) for head in lm.spec.heads]
-    assert found.kv_groups == [head.index * site.num_kv_heads // site.num_heads for site in lm.spec.sites for head in site.heads]
+    assert found.kv_groups == [
+        head.index * site.num_kv_heads // site.num_heads for site in lm.spec.sites for head in site.heads
+    ]
     most = max(map(abs, want.control))
     assert found.beyond == [str(head) for head in want.heads if abs(want[head]) > most]
     top = str(want.ranking()[0])

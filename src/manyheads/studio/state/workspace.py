@@ -272,9 +272,7 @@ def first_question(model: str | None) -> Question | None:
         return None
     text, query, key = question
     goes_on = f"{model} goes on with “{key}”. See which heads look back at that name." if _writes_prose(model) else ""
-    return Question(
-        text=text, query=query, key=key, words=goes_on or f"See which heads link “{query}” to “{key}”."
-    )
+    return Question(text=text, query=query, key=key, words=goes_on or f"See which heads link “{query}” to “{key}”.")
 
 
 def _writes_prose(model: str | None) -> bool:

@@ -323,7 +323,7 @@ def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, 
 
 
 def _token_name(tokenizer: Tokenizer, index: int) -> str:
-    """A token as it stands in a text, white space alone as ␣ ↵ ⇥; its piece where it is part of a character, or its number."""
+    """A token as it stands in a text, white space as ␣ ↵ ⇥; the piece of a part of a character; else its number."""
     try:
         text = tokenizer.decode([index])
         piece = tokenizer.convert_ids_to_tokens([index])[0]
