@@ -289,7 +289,7 @@ def questions(population: Population) -> Iterator[Question]:
         half = Half(tables[0], REPORT)
         for score, chance in pairs:
             over = half.above(score, chance)
-            yield over.low, over.high, (half.values[:, place[score]] - half.values[:, place[chance]])[:, 1:]
+            yield over.low, over.high, (half.replicates(score) - half.replicates(chance))[:, 1:]
 
     over_chance = np.stack([truth[:, place[score]] - truth[:, place[chance]] for score, chance in pairs], -1)
 

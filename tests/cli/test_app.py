@@ -83,17 +83,22 @@ def test_alone_it_shows_every_command_on_one_screen_and_lines_that_can_be_typed(
         assert all(word in options for word in arguments if word.startswith("--")), line
 
 
-def test_what_it_shows_of_a_sentence_is_what_the_model_does(minilm):
-    assert SENTENCE == manyheads.corpora.OWN_TEXT, "one default sentence, in the terminal and on the page"
+def test_what_it_shows_of_a_text_is_what_the_model_does(smollm2):
+    assert manyheads.corpora.reading_of("smollm2").sentence == SENTENCE, "one example, in the terminal and on the page"
     name, query, key, weight = FINDING
-    recording = manyheads.record(minilm, SENTENCE)
-    measured = {}
-    for layer, record in enumerate(recording.layers):
-        for index in range(record.site.num_heads):
-            rows, columns, weights = record.word_weights(head=index)
-            place = [unit.text for unit in rows].index(query), [unit.text for unit in columns].index(key)
-            measured[f"L{layer}H{index}"] = float(weights[place])
-    assert max(measured, key=measured.__getitem__) == name and f"{measured[name]:.2f}" == f"{weight:.2f}"
+    ids = smollm2.tokenizer(SENTENCE, return_tensors="pt")["input_ids"]
+    smollm2.model.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            maps = torch.stack(smollm2.model(ids, output_attentions=True).attentions)[:, 0]
+    finally:
+        smollm2.model.set_attn_implementation("sdpa")
+    words = [smollm2.tokenizer.decode(token).strip() for token in ids[0]]  # each a token
+    places = [index for index, word in enumerate(words) if word == "John"]
+    assert [query, key] == ["John#2", "John#1"] and len(places) == 2
+    linking = maps[:, :, places[1], places[0]]
+    layer, index = divmod(int(linking.argmax()), linking.shape[1])
+    assert f"L{layer}H{index}" == name and f"{float(linking.max()):.2f}" == f"{weight:.2f}"
 
 
 @pytest.mark.slow
@@ -445,6 +450,18 @@ def test_json_holds_the_device_and_the_dtype_and_a_way_to_make_a_pass_that_is_no
     monkeypatch.setenv("MANYHEADS_PASS", "foo")
     for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
         assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
+
+
+def test_the_search_for_garbage_waits_until_a_model_is_loaded_and_then_leaves_out_what_is_there():
+    code = "import gc; from manyheads.cli import start; {}; print(*gc.get_threshold(), gc.get_freeze_count() > 0)"
+
+    def told(line: str) -> list[str]:
+        return subprocess.check_output([sys.executable, "-c", code.format(line)], text=True).split()
+
+    usual = told("pass")
+    assert usual[-1] == "False" and told("start.end()") == usual, "what is no process of ours keeps its collector"
+    assert told("start.begin()") == ["1000000", *usual[1:3], "False"]
+    assert told("start.begin(); start.end()") == [*usual[:3], "True"]
 
 
 def test_the_laboratory_is_imported_for_its_own_commands_and_for_help_alone():

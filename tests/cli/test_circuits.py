@@ -9,12 +9,15 @@ import pytest
 
 import manyheads as mh
 from manyheads import figures
+from manyheads.corpora import reading_of
 from tests.cli.conftest import assert_refused
+from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 
 # ============================================================================================================ attribute
 # `manyheads attribute`: what it prints is what the library found, and bad input is one line.
 
 TEXT = "def add(a, b): return a +"
+CODE = ("--model", "tiny-code")  # its words are code
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,7 @@ def found():
 
 
 def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found):
-    ran = run("attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3")
+    ran = run("attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", *CODE)
     assert ran.code == 0
     assert ran.lines[0] == f"tiny-code: the logit of ' b' - ' a' is {found.logit[0]:.4g}"
     order = np.argsort(-np.abs(found.values))[:12]
@@ -38,7 +41,7 @@ def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found
 def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     ran = run(
         "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",
-        "f.svg",
+        "f.svg", *CODE,
     )  # fmt: skip
     document = json.loads(ran.out)
     assert [row["component"] for row in document["components"]] == list(found.components)
@@ -52,13 +55,13 @@ def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
 
 def test_an_id_is_a_token(run, found):
     token = mh.load("tiny-code").tokenizer(" b", add_special_tokens=False)["input_ids"][0]
-    ran = run("attribute", TEXT, "--answer", str(token))
+    ran = run("attribute", TEXT, "--answer", str(token), *CODE)
     assert ran.lines[0].startswith("tiny-code: the logit of ' b' is ")
 
 
 @pytest.mark.parametrize(("arguments", "parts"), [
     ((TEXT,), ("no answer was given", "--answer ' word'")),
-    (("--answer", " b"), ("no text was given",)),
+    (("--versus", " b"), ("no answer was given",)),
     ((TEXT, "--answer", " b and more"), ("tokens", "a logit is of one", "or --first-token for the first")),
     ((TEXT, "--answer", " b", "--position", "99"), ("position 99 is not in a text of",)),
     ((TEXT, "--answer", " b", "--head", "L9H9"), ("'L9H9' has no row",)),
@@ -66,7 +69,7 @@ def test_an_id_is_a_token(run, found):
     ((TEXT, "--answer", "5", "--model", "minilm"), ("minilm (BertModel) gives no logits",)),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(run, arguments, parts):
-    assert_refused(run("attribute", *arguments), *parts)
+    assert_refused(run("attribute", *CODE[: 0 if "--model" in arguments else 2], *arguments), *parts)
 
 
 # ==================================================================================================== patch and circuit
@@ -101,7 +104,7 @@ def told(count=4):
 
 
 def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
-    ran = run("patch", "--pairs", pairs, "--what", "v", "--direction", "noise", "--controls", "2",
+    ran = run("patch", "--pairs", pairs, *CODE, "--what", "v", "--direction", "noise", "--controls", "2",
               "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
     clean, corrupted, answers = told()
     found = mh.patch(tiny_code, clean, corrupted, answers=answers, what="v", direction="noise", controls=2)
@@ -120,7 +123,7 @@ def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
 def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
     clean, corrupted, answers = told(1)
     ran = run("patch", clean[0], corrupted[0], "--right", " size", "--wrong", " name", "--positions", "each",
-              "--controls", "0", "--json", "--plot", "each.png")  # fmt: skip
+              *CODE, "--controls", "0", "--json", "--plot", "each.png")  # fmt: skip
     document = json.loads(ran.out)
     found = mh.patch(tiny_code, clean, corrupted, answers=answers, positions="each", controls=0)
     assert [row["effect"] for row in document["heads"]] == pytest.approx(found.values.reshape(-1).tolist(), abs=1e-5)
@@ -129,13 +132,13 @@ def test_patch_as_data_at_each_position_of_one_pair(run, tiny_code):
 
 
 def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
-    ran = run("circuit", "--pairs", pairs, "--keep", "0.5", "--json")
+    ran = run("circuit", "--pairs", pairs, *CODE, "--keep", "0.5", "--json")
     clean, corrupted, answers = told()
     found = mh.find_circuit(tiny_code, clean, corrupted, answers=answers, keep=0.5)
     document = json.loads(ran.out)
     assert [row["head"] for row in document["heads"]] == [str(head) for head in found.heads]
     assert document["faithfulness"] == pytest.approx(found.faithfulness, abs=1e-4)
-    said = run("circuit", "--pairs", pairs, "--keep", "0.5", "--save", "circuit.csv", "--plot", "circuit.svg")
+    said = run("circuit", "--pairs", pairs, *CODE, "--keep", "0.5", "--save", "circuit.csv", "--plot", "circuit.svg")
     assert said.lines[0] == f"tiny-code: {len(found.heads)} of 32 heads keep the answer"
     assert f"keeps     {found.faithfulness:.3f} of the gap" in said.out and "2 searched, 2 others measured" in said.out
     assert len(pd.read_csv("circuit.csv")) == len(found.heads)
@@ -145,12 +148,38 @@ def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     assert "what its heads tell each other" in said.out and f"of {found.heads[-1]}" in said.out
 
 
+def test_examples_are_read_where_no_text_is_given_and_the_output_says_how_to_give_one(run, tiny_code):
+    examples = reading_of("tiny-code").pairs
+    clean, corrupted = ([pair[side] for pair in examples] for side in ("clean", "corrupted"))
+    found = mh.patch(tiny_code, clean, corrupted, answers=[(pair["right"], pair["wrong"]) for pair in examples])
+    ran = run("patch", *CODE)
+    assert ran.code == 0 and ran.lines[3].split()[:2] == [str(found.ranking()[0]), f"{found.values.max():.3f}"]
+    yours = "10 examples of which attribute is set; of your own: two texts and their answers, or --pairs FILE"
+    assert f"pairs     {yours}" in ran.lines
+    document = json.loads(run("circuit", *CODE, "--json", "--metric", "logit").out)
+    assert document["origin"] == yours and document["metric"] == "logit" and document["faithfulness"] > 0.5
+    first = examples[0]
+    document = json.loads(run("attribute", *CODE, "--json").out)
+    assert document["logit"] == pytest.approx(
+        mh.logit_attribution(tiny_code, first["clean"], (first["right"], first["wrong"])).logit[0], abs=1e-4
+    )
+    said = run("attribute", *CODE, "--answer", " size")  # what is given wins
+    assert said.lines[0].startswith("tiny-code: the logit of ' size' is ")
+    assert 'texts     an example; one of your own: attribute "any text" --answer " word"' in said.lines
+
+
+def test_examples_that_do_not_fit_a_model_are_said_to_be_ours(run, tmp_path):
+    folder = save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer())
+    message = "the examples do not fit this model, give texts of your own: pair 0"
+    assert_refused(run("patch", "--model", str(folder)), message)
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
-    ([], "give a clean and a corrupted text in quotes"),
+    (["--wrong", "x"], "--wrong x answers a text, and none was given: give a clean and a corrupted text in quotes."),
     (["a b"], "one text was given: patching needs two"),
     (["a b", "a c"], "the right answer is missing: give --right WORD"),
     (["a b", "a c", "--right", "d"], "the wrong answer is missing: give --wrong WORD"),
-    (["a b", "a c", "--pairs", "pairs.jsonl"], "give a clean and a corrupted text in quotes"),
+    (["a b", "a c", "--pairs", "pairs.jsonl"], "holds texts and answers: leave out those of the command line"),
     (["--pairs", "pairs.jsonl", "--right", "x"], "holds texts and answers: leave out those of the command line"),
     (["--pairs", "nothing.jsonl"], "nothing.jsonl"),
     (["--pairs", "bad.jsonl"], "bad.jsonl, line 2 is not JSON"),
@@ -165,7 +194,7 @@ def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     (tmp_path / "bad.jsonl").write_text('{"clean": "a", "corrupted": "b", "right": "c", "wrong": "d"}\n{nothing')
     (tmp_path / "half.jsonl").write_text('{"clean": "a"}')
     (tmp_path / "empty.jsonl").write_text("\n")
-    assert_refused(run("patch", *arguments), message)
+    assert_refused(run("patch", *CODE, *arguments), message)
 
 
 def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):

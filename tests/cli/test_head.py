@@ -12,12 +12,14 @@ from PIL import Image
 
 import manyheads as mh
 from manyheads.cli.head.command import block_map, find_links
+from manyheads.corpora import OWN_TEXT
 from manyheads.figures import save_picture
 from manyheads.figures.picture import overlaid
 from manyheads.recording.media import grid_of
 from manyheads.texts import Sinks
 from manyheads.texts.tokens import Grid
 from tests.cli.conftest import TEXT, assert_refused
+from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 from tests.models.tiny_media import (
     SIDE,
     saved,
@@ -39,6 +41,19 @@ def section(lines, title):
     """The lines under a title, up to the next empty one."""
     begin = next(at for at, line in enumerate(lines) if line.startswith(title)) + 1
     return lines[begin : lines.index("", begin)] if "" in lines[begin:] else lines[begin:]
+
+
+def test_a_language_model_of_any_name_is_shown_a_text_that_breaks_off(run, tmp_path, short_pages):
+    """It is known once it is loaded; what is typed next is of the same text, and of one's own."""
+    folder = str(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
+    ran = run("head", "L1H2", "--model", folder)
+    assert ran.code == 0 and "tokens, an example text" in ran.out
+    assert 'manyheads head L1H2 "any text"' in ran.out
+    document = json.loads(run("look", "--model", folder, "--json").out)
+    assert document["text"]["text"] == "When Mary and John went to the store, John gave a drink to"
+    assert json.loads(run("look", "--json").out)["text"]["text"] == OWN_TEXT
+    own = run("head", "L1H2", "a b c", "--model", folder)
+    assert own.code == 0 and "an example" not in own.out and "any text" not in own.out
 
 
 def test_the_page_says_the_role_and_where_each_token_looks(run):

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import manyheads as mh
 from manyheads.cli.arguments import ModelChoice, Source
@@ -215,7 +216,7 @@ def test_other_shapes_fit_or_what_has_no_room_is_said(labels, unchecked_types, l
 
 def test_without_a_text_a_sentence_of_our_own_is_read_and_said(run):
     ran = run("look")
-    assert ran.code == 0 and "a bundled sentence" in ran.out and OWN_TEXT[:20] in ran.out
+    assert ran.code == 0 and "an example sentence" in ran.out and OWN_TEXT[:20] in ran.out
 
 
 def test_a_statistic_asked_for_by_name_is_a_column(run, minilm, labels):
@@ -283,6 +284,20 @@ def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
     assert document["text"]["text"] == TEXT and document["model"]["num_parameters"] == 22_713_216
     assert document["page"]["sinks"] == ["[CLS]"] and document["statistics"]["entropy"]["unit"] == "nats"
     assert set(document["notes"]) >= {"backend", "guard_error", "loaded", "caveat"}
+
+
+def test_a_language_models_page_says_what_comes_next_and_offers_who_looks_there(run):
+    text = "def area(width, height): return width"
+    ran = run("look", "--model", "tiny-code", text, "--json")
+    lm = mh.load("tiny-code")
+    with torch.no_grad():
+        last = lm.model(**lm.required_tokenizer(text, return_tensors="pt")).logits[0, -1].double().softmax(-1)
+    first = json.loads(ran.out)["next"][0]
+    assert first["probability"] == pytest.approx(float(last.max()), abs=1e-6)
+    assert first["token"] == lm.required_tokenizer.decode([int(last.argmax())])
+    page = run("look", "--model", "tiny-code", "name, size, mode, name, size,").out
+    assert re.search(r'^Next comes "mode" \d+%, ', page, re.M) and "--from ',#5' --to mode" in page
+    assert json.loads(run("look", TEXT, "--json").out)["next"] == [], "minilm embeds texts and goes on with none"
 
 
 def test_json_says_null_where_there_is_no_number(run):
@@ -469,7 +484,7 @@ def test_open_leaves_a_text_out_of_the_address_that_stays_too_long_for_it(run, m
 def test_a_model_of_python_is_shown_python(run):
     ran = run("look", "--model", "tiny-code")
     assert ran.code == 0, ran.err
-    assert "def largest(values):" in ran.out and "In a bundled function, L" in ran.out
+    assert "def largest(values):" in ran.out and "In an example function, L" in ran.out
     assert "bundled texts of Python, which this model reads" in " ".join(ran.out.split())
     said = run("ablate", "L3H5", "--model", "tiny-code", "--controls", "0")
     assert "texts     64 bundled texts of Python, which this model reads" in said.out
@@ -606,7 +621,7 @@ def test_without_the_bundled_weights_the_line_that_brings_them_is_printed(run, m
     monkeypatch.setattr("manyheads.models.loading.bundled.find_spec", lambda name: None)
     monkeypatch.setenv("MANYHEADS_MODELS", str(tmp_path))
     ran = run("look", "x")
-    assert ran.code == 2 and "  manyheads fetch minilm\n" in ran.err
+    assert ran.code == 2 and ran.err.endswith(" MB): manyheads fetch minilm\n")
 
 
 # ===================================================================================================== look --from --to

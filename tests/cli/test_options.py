@@ -130,7 +130,19 @@ CORRUPTED = "def f(self, name, size):\n    self.name = name\n    self.name ="
 
 
 def test_patch_takes_a_metric_and_an_estimator(run, tiny_code):
-    line = ("patch", CLEAN, CORRUPTED, "--right", " size", "--metric", "prob", "--estimator", "gradient")
+    line = (
+        "patch",
+        CLEAN,
+        CORRUPTED,
+        "--model",
+        "tiny-code",
+        "--right",
+        " size",
+        "--metric",
+        "prob",
+        "--estimator",
+        "gradient",
+    )
     document = json.loads(run(*line, "--controls", "0", "--json").out)
     expected = mh.patch(tiny_code, [CLEAN], [CORRUPTED], "prob", [" size"], estimator="gradient", controls=0)
     assert [row["effect"] for row in document["heads"]] == pytest.approx(expected.values.reshape(-1).tolist(), abs=1e-5)
@@ -138,7 +150,7 @@ def test_patch_takes_a_metric_and_an_estimator(run, tiny_code):
 
 
 def test_circuit_takes_answers_a_metric_and_edges(run, tiny_code):
-    line = ("circuit", CLEAN, CORRUPTED, "--keep", "0.5", "--json")
+    line = ("circuit", CLEAN, CORRUPTED, "--model", "tiny-code", "--keep", "0.5", "--json")
     long = ("--right", " size_of_it", "--wrong", " name_of_it")
     assert_refused(run(*line, *long), "read its first one, --first-token.")
     document = json.loads(run(*line, *long, "--first-token").out)
@@ -151,7 +163,7 @@ def test_circuit_takes_answers_a_metric_and_edges(run, tiny_code):
 def test_attribution_reads_a_file_line_by_line_and_targets_pair_with_it(run, tiny_code):
     texts = ["def add(a, b): return a +", "x = y +"]
     Path("texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    line = ("attribute", "--file", "texts.txt", "--answer", " b")
+    line = ("attribute", "--model", "tiny-code", "--file", "texts.txt", "--answer", " b")
     document = json.loads(run(*line, "--lines", "--json").out)
     expected = mh.logit_attribution(tiny_code, texts, " b")
     assert [row["value"] for row in document["components"]] == pytest.approx(expected.values.tolist(), abs=1e-5)

@@ -94,8 +94,9 @@ def outcome_of(page: Path) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="page-") as place:
         told, work = Path(place) / "told.json", Path(place) / "here"
         work.mkdir()
+        outside = {name: value for name, value in os.environ.items() if name != "MANYHEADS_DEFAULT_MODEL"}
         env = {
-            **os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+            **outside, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}", "MPLBACKEND": "Agg",
             "HF_HUB_OFFLINE": "1", "MANYHEADS_STATE": place, "COLUMNS": "120",
         }  # fmt: skip

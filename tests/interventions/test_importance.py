@@ -22,7 +22,7 @@ import manyheads as mh
 from manyheads.edits import METRICS, choose_metric
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
 from manyheads.inputs import read
-from manyheads.interventions import Importance, lowest_heads
+from manyheads.interventions import Importance, costs_of, costs_without, lowest_heads
 from manyheads.interventions.effects import importance as module
 from manyheads.interventions.effects.importance import gradients, rank_correlation
 from manyheads.plan import Ablate
@@ -192,6 +192,88 @@ def test_a_metric_without_a_derivative_is_refused_and_a_stack_that_it_never_read
     assert (found.values[encoder] > 0).all() and not found.values[~encoder].any()
 
 
+def test_the_gradient_of_a_group_is_a_difference_in_one_gate_on_all_its_heads(fresh):
+    """Heads of a group may pull against each other: their sizes do not add up to the group's."""
+    lm = precise("llama", fresh)
+    groups = [lm.spec.select(name) for name in ("L0H0-1", "L1H2-3", "L2H4-5")]
+    batches = tuple(read(lm, list(TEXTS)).batches())
+    got, _ = gradients(lm, batches, METRICS["loss"], groups=groups)
+    for place, group in enumerate(groups):
+        heads, layer = [head.index for head in group], group.heads[0].layer
+
+        def under(gate, text, heads=heads, layer=layer):
+            return gated(lm, "llama", layer, heads, gate, lambda: loss(lm, text))
+
+        want = [abs(slope(partial(under, text=text))) for text in TEXTS]
+        assert (got[:, place] - torch.tensor(want)).abs().max() < 1e-7 and max(want) > 1e-4
+    alone, _ = gradients(lm, batches, METRICS["loss"])
+    assert (alone.view(len(TEXTS), -1, 2).sum(2)[:, [0, 4, 8]] - got).abs().max() > 1e-5
+
+
+def test_gradients_do_not_depend_on_the_size_of_a_batch_and_progress_counts_batches(fresh, monkeypatch):
+    lm, texts = precise("gpt2", fresh), list(TEXTS)
+    whole = mh.importance(lm, texts, "gradient")
+    monkeypatch.setattr(module, "GRADIENT_TOKENS", 1)
+    steps = []
+    alone = mh.importance(lm, texts, "gradient", progress=lambda done, total: steps.append((done, total)))
+    assert np.abs(alone.per_text - whole.per_text).max() < 1e-12
+    assert steps == [(number + 1, len(TEXTS)) for number in range(len(TEXTS))]
+
+
+# ----------------------------------------------------------------------------------------- which estimator, and why
+
+
+def test_many_heads_are_ranked_by_gradient_unless_ablation_is_named(fresh, monkeypatch):
+    lm, texts = loaded("llama", draw(fresh)), list(TEXTS)
+    assert module.MOST_ABLATED == 100
+    few = mh.importance(lm, texts)
+    assert few.estimator == "ablation" and "of up to 100 heads, and there are 18" in few.notes["estimator"]
+    monkeypatch.setattr(module, "MOST_ABLATED", 17)
+    many = mh.importance(lm, texts)
+    assert many.estimator == "gradient" and f"by gradient, loss on {len(TEXTS)} texts" in str(many)
+    assert many.notes["estimator"] == (
+        "gradient, an estimate: there are 18 heads, and ablation of more than 17 takes long; exactly by "
+        "estimator='ablation' (--estimator ablation)"
+    )
+    assert np.array_equal(many.values, mh.importance(lm, texts, "gradient").values)
+    named = mh.importance(lm, texts, "ablation")
+    assert np.array_equal(named.values, few.values) and named.notes["estimator"] == "as asked"
+    assert many.to_dict()["notes"]["estimator"] == many.notes["estimator"]
+
+
+def test_where_no_gradient_is_to_be_had_ablation_is_the_default_and_says_why(fresh, monkeypatch):
+    lm, texts = loaded("llama", draw(fresh)), list(TEXTS)
+    monkeypatch.setattr(module, "MOST_ABLATED", 17)
+
+    def count(outputs, inputs):
+        return outputs.logits.argmax(-1).double().sum(1)
+
+    class Opaque(torch.autograd.Function):
+        """An operation whose derivative nobody wrote."""
+
+        @staticmethod
+        def forward(context, x):
+            return x * 1
+
+    for how, words in (
+        ({"kind": "mean"}, "a gradient puts nothing in a head's place"),
+        ({"metric": "kl"}, "though it takes long for 18 heads: metric 'kl' is flat at the unedited model"),
+        ({"metric": count}, "though it takes long for 18 heads: metric 'count' does not depend on the heads by"),
+    ):
+        got = mh.importance(lm, texts, **how)
+        assert got.estimator == "ablation" and words in got.notes["estimator"], got.notes
+        assert np.array_equal(got.values, mh.importance(lm, texts, "ablation", **how).values)
+    plain = mh.importance(lm, texts, "ablation")
+    hook = lm.model.model.norm.register_forward_hook(lambda _, args, out: Opaque.apply(out))
+    got = mh.importance(lm, texts)
+    assert got.estimator == "ablation" and "LlamaForCausalLM cannot give gradients (" in got.notes["estimator"]
+    assert np.abs(got.values - plain.values).max() < 1e-6
+    refuses(
+        StatisticError, r"cannot give gradients .*: use the estimator 'ablation'", mh.importance, lm, texts, "gradient"
+    )
+    hook.remove()
+
+
 # ------------------------------------------------------------------------------------------------------------ ablation
 
 
@@ -263,7 +345,7 @@ def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_he
         want = min(
             combinations(groups, count), key=lambda choice: sum(found[head] for group in choice for head in group)
         )
-        got = found.lowest_groups(count * size)
+        got = found.lowest(count * size, groups=True)
         assert set(map(str, got)) == {head for group in want for head in group}
         if size == 1:
             assert got == found.lowest(count)
@@ -272,8 +354,15 @@ def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_he
 def test_heads_that_make_no_whole_groups_are_told_with_numbers_that_do_and_nothing_is_divided_by_zero(fresh):
     found = made(loaded("llama", draw(fresh)), np.arange(18.0))
     for count, near in ((1, "2"), (5, "4 or 6"), (17, "16 or 18")):
-        refuses(HeadError, f"^{count} heads of .* are no whole groups .*: give {near}\\.$", found.lowest_groups, count)
-    refuses(StatisticError, "19 heads of 18 were asked for", found.lowest_groups, 19)
+        words = f"^{count} heads of .* are no whole groups .*: give {near}\\.$"
+        refuses(HeadError, words, found.lowest, count, groups=True)
+    refuses(StatisticError, "19 heads of 18 were asked for", found.lowest, 19, groups=True)
+    # Divided by their layer's norm, other groups are the least: L1's first, which is the larger as it is.
+    found = made(
+        loaded("llama", draw(fresh), num_hidden_layers=2), np.array([1.0, 1, 2, 2, 2, 2, *[3.0] * 2, *[99.0] * 4])
+    )
+    assert str(found.lowest(2, groups=True)) == "L0H0-1"
+    assert str(found.lowest(2, groups=True, normalised=True)) == "L1H0-1"
     found = made(loaded("bert", draw(fresh)), np.array([0.0] * 5 + [3, 4, 0, 0, 0]))
     assert np.allclose(found.normalised, [0] * 5 + [0.6, 0.8, 0, 0, 0])
 
@@ -342,7 +431,7 @@ def test_threads_that_share_a_model_find_what_each_finds_alone(fresh):
 
 def test_what_was_asked_wrongly_is_told(fresh):
     lm = loaded("llama", draw(fresh))
-    with pytest.raises(StatisticError, match="estimator='shapley' is unknown: use one of ablation, gradient"):
+    with pytest.raises(StatisticError, match="estimator='shapley' is unknown: use one of auto, ablation, gradient"):
         mh.importance(lm, list(TEXTS), "shapley")
     refuses(TextError, "no text was given", mh.importance, lm, [])
     refuses(ManyHeadsError, "is no way to ablate", mh.importance, lm, list(TEXTS), kind="mute")
@@ -490,6 +579,47 @@ def test_what_leaves_all_layers_alike_loads_in_stock_transformers(lm, count, way
         assert (stock(ids).logits - without(lm, pairs(got.heads))(ids).logits).abs().max() < 1e-5
 
 
+def test_whole_groups_go_unless_another_way_is_asked_for_and_what_each_frees_is_said(lm):
+    """9 heads over 3, as in SmolLM2: of two layers 6 can go in every way."""
+    sizes = {"num_attention_heads": 9, "hidden_size": 72, "num_hidden_layers": 2}
+    wide = mh.load(tiny_llama(GROUPS, seed=0, **sizes), tokenizer=lm.tokenizer)
+    ways = {way: lowest_heads(wide, LLAMA_TEXTS, 6, way=way) for way in ("each layer", "anywhere", "each group")}
+    got = lowest_heads(wide, LLAMA_TEXTS, 6)
+    assert got.way == "each layer" and got.heads == ways["each layer"].heads and set(got.ways) == set(ways)
+    assert "since only whole groups free cache, and a config can say as many of each layer" in got.because
+    assert f"as many heads of each group: {got.ways['each group']:+.4g}" in got.because
+    assert min(got.ways.values()) < got.ways["each layer"], "another way loses less, and is not taken for that"
+    hidden, elements = wide.model.config.hidden_size, 4
+    projections = 2 * 3 * 8 * hidden  # rows of q and columns of o
+    assert got.frees == {"group": (projections + 2 * 8 * hidden, 2 * 8 * elements), "head": (projections // 3, 0)}
+    for way, lowest in ways.items():
+        assert lowest.way == way and ", as asked: " in lowest.because and len(lowest.heads) == 6
+        costs = costs_without(wide, lowest.heads)
+        assert costs == costs_of(mh.prune_heads(wide, lowest.heads, empty_layers=True))
+        assert bool(costs.freed_cache_bytes) == (way != "each group") and costs.freed_parameters > 0
+    assert costs_without(wide, "L1") == costs_of(mh.prune_heads(wide, "L1", empty_layers=True))
+    refuses(HeadError, r"cannot be cut out .*importance\.lowest\(N, groups=True\)", costs_without, wide, "L0H0")
+    words = "way='each group' is none for .*: 3 heads can go by 'anywhere'"
+    refuses(HeadError, words, lowest_heads, wide, LLAMA_TEXTS, 3, way="each group")
+    refuses(HeadError, "way='rows' is unknown: use one of", lowest_heads, wide, LLAMA_TEXTS, 6, way="rows")
+
+
+def test_groups_of_many_heads_are_ranked_by_gradient_and_the_ways_are_ablated(lm, monkeypatch):
+    exact = lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE)
+    assert exact.estimator == "ablation" and "up to 100" in exact.why
+    monkeypatch.setattr(module, "MOST_ABLATED", 17)
+    got = lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE)
+    assert got.estimator == "gradient" and got.why.startswith("gradient, an estimate")
+    want, _ = gradients(lm, tuple(read(lm, LLAMA_TEXTS).batches()), METRICS["loss"], groups=list(got.groups))
+    assert list(got.groups.values()) == pytest.approx(want.mean(0).tolist(), abs=1e-9)
+    assert list(got.groups.values()) == sorted(got.groups.values())
+    assert pairs(got.heads) == sorted(head for group in list(got.groups)[:2] for head in pairs(group))
+    assert got.ways["anywhere"] == pytest.approx(rise(lm, pairs(got.heads)), abs=2e-5)
+    assert lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE, "ablation").groups == exact.groups
+    data = got.to_dict()
+    assert data["estimator"] == "gradient" and data["frees"]["head"]["cache_bytes_per_token"] == 0
+
+
 def test_numbers_that_cannot_go_are_refused_and_any_can_without_groups(lm):
     for count, message in (
         (3, "give 2 or 4, or a multiple of 9, as many of each group"),
@@ -500,3 +630,12 @@ def test_numbers_that_cannot_go_are_refused_and_any_can_without_groups(lm):
     assert len(lowest_heads(lm, LLAMA_TEXTS, 14, empty_layers=True).heads) == 14
     each = mh.load(tiny_llama(6, seed=5, num_hidden_layers=1), tokenizer=lm.tokenizer)
     assert lowest_heads(each, LLAMA_TEXTS, 3).heads == mh.importance(each, LLAMA_TEXTS).lowest(3)
+    refuses(
+        HeadError,
+        "way='anywhere' is none for .*: no heads share keys",
+        lowest_heads,
+        each,
+        LLAMA_TEXTS,
+        3,
+        way="anywhere",
+    )

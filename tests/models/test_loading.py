@@ -570,6 +570,41 @@ def test_the_hash_sees_names_shapes_dtypes_and_buffers():
     assert hashed("a", torch.arange(6.0).view(2, 3).T) == hashed("a", torch.tensor([[0.0, 3], [1, 4], [2, 5]]))
 
 
+def test_sums_of_the_weights_follow_every_change_however_it_was_made(bert):
+    lm = load(bert)
+    first, query = lm.weights_sums, lm.model.get_parameter(QUERY)
+    assert first == load(bert).weights_sums == load(bert, attn_implementation="eager", tokenizer=False).weights_sums
+    seen = {first}
+    query.data[3, 5] += 1e-3  # of which torch's own counter of changes knows nothing
+    seen.add(lm.weights_sums)
+    query.detach().numpy()[3, 5] -= 2e-3
+    seen.add(lm.weights_sums)
+    for order in (torch.tensor([1, 0, *range(2, len(query))]), torch.tensor([*range(2, len(query)), 1, 0])):
+        query.data.copy_(query.data[order])  # rows: heads that changed places
+        seen.add(lm.weights_sums)
+        query.data.copy_(query.data[:, order])  # columns
+        seen.add(lm.weights_sums)
+    assert len(seen) == 7
+    assert len({first, *(load(bert, dtype=kind).weights_sums for kind in ("bf16", "fp16", "fp64"))}) == 4
+
+
+def test_sums_of_the_weights_see_names_shapes_dtypes_and_buffers_of_any_size():
+    def summed(name: str, value: torch.Tensor) -> str:
+        module = nn.Module()
+        module.register_buffer(name, value)
+        return load(module.eval()).weights_sums
+
+    values = [torch.zeros(6), torch.zeros(2, 3), torch.zeros(0), torch.zeros(()), torch.zeros(12, dtype=torch.bfloat16)]
+    assert len({summed("a", value) for value in values} | {summed("b", values[0])}) == 6
+    assert summed("a", torch.arange(6.0)[::2]) == summed("a", torch.tensor([0.0, 2, 4]))
+    assert summed("a", torch.arange(6.0).view(2, 3).T) == summed("a", torch.tensor([[0.0, 3], [1, 4], [2, 5]]))
+    for kind, count in ((torch.bfloat16, 7), (torch.float64, 5), (torch.bool, 11), (torch.int8, 3), (torch.float32, 9)):
+        value = torch.ones(count + 1).to(kind)[1:]  # it begins where no wider number may
+        other = value.clone()
+        other[-1] = 0
+        assert summed("a", value) == summed("a", value.clone()) != summed("a", other)
+
+
 @pytest.mark.parametrize(("family", "limit"), [("bert", 64), ("gpt2", 96), ("llama", 80), ("gemma2", 72)])
 def test_max_positions_is_the_config_s(family, limit):
     assert load(BUILDERS[family]()).max_positions == limit

@@ -6,7 +6,7 @@ The tables are made of per-text numbers drawn afresh, so that halves, replicates
 from __future__ import annotations
 
 from dataclasses import replace
-from math import erfc, gamma
+from math import erfc, gamma, isnan
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from manyheads.roles.claims import CHOOSE, Half, claims_of, control
 from manyheads.roles.find import check_resume, fixed_questions
 from manyheads.roles.labels import label_heads
 from manyheads.roles.results import role_named
-from manyheads.roles.rules import AHEAD, NEEDED, UNASKED, coreference_rules, syntax_rules
+from manyheads.roles.rules import AHEAD, LEFT, NEEDED, POSITIONAL, UNASKED, coreference_rules, syntax_rules
 from manyheads.spec import Site
 from manyheads.statistics import HeadTable, Statistic, Sums
 from manyheads.texts import Sinks, text_seed
@@ -373,3 +373,16 @@ def test_interval_of_a_share_of_the_evenest_is_that_of_texts_drawn_again(rng):
     assert (high <= 1).all()
     wide = table.interval("nats", 1)[1] - table.interval("nats", 1)[0]
     assert (wide / half.value("even") > 3 * (high - low)).all()
+
+
+def test_of_what_no_text_asks_no_share_is_given(rng):
+    """Without a case there is no score, and so no score of what does not go to the sinks."""
+    mass = next(rule for rule in POSITIONAL if rule.unsunk == LEFT)
+    names = tuple(dict.fromkeys((*mass.needed, *SINK_RULE.needed)))
+    table = made(rng, dict.fromkeys(names, 0.3))
+    known = claims_of(table, [mass])
+    assert all(0 < of_head[0].given <= 1 for of_head in known)
+    den = table.sums.den.copy()
+    den[:, :, table.names.index(mass.statistic)] = 0
+    asked = claims_of(replace(table, sums=replace(table.sums, den=den)), [mass])
+    assert all(isnan(of_head[0].score) and of_head[0].given is None for of_head in asked)

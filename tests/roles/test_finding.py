@@ -16,16 +16,17 @@ from transformers import PreTrainedTokenizer
 import manyheads as mh
 from manyheads import private_names
 from manyheads.corpora import gold_corpus, open_corpus, page_texts
-from manyheads.corpora.sources import own_corpus
+from manyheads.corpora.own_texts import own_corpus
 from manyheads.errors import HeadError, StatisticError
 from manyheads.inputs import read
-from manyheads.measurement import measure
+from manyheads.measurement import measure, measure_corpus
+from manyheads.measurement.corpus_run import RunRequest
 from manyheads.measurement.corpus_run import chunks as inputs
 from manyheads.roles import MIN_QUERIES, RULES, SINK_RULE, HeadRole, Roles
 from manyheads.roles import find as finding
 from manyheads.roles import labels as page
 from manyheads.roles.claims import REPORT
-from manyheads.roles.find import LEAST_WEIGHT, _best, _cells, find_examples, pairs_of
+from manyheads.roles.find import LEAST_WEIGHT, TextScores, _best, _cells, find_examples, pairs_of
 from manyheads.roles.labels import label
 from manyheads.roles.rules import CONTENT, MIN_LIFT_LOW, NEEDED
 from manyheads.statistics import STATISTICS, HeadTable, Sums
@@ -193,9 +194,8 @@ def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_mod
     claims = tuple(tuple(replace(each, holds=each is best) for each in mine) for mine in found.claims)
     passages = {each.text: each for each in gold_corpus("passage").open()}
     statistics = coreference_statistics(survey_coreference(each.gold for each in passages.values()))
-    shown = find_examples(
-        minilm, tuple(passages.values()), replace(found, claims=claims), statistics, found.table.sinks, 9, {}
-    )
+    scored = TextScores.of(minilm, tuple(passages.values()), statistics)
+    shown = find_examples(minilm, scored, replace(found, claims=claims), found.table.sinks, 9, {})
     assert list(shown) == [(best.head, role)] and len(shown[best.head, role]) > 2
     for example in shown[best.head, role]:
         document = passages[example.text]
@@ -207,13 +207,41 @@ def test_examples_of_reference_are_passages_with_links_to_antecedents_as_the_mod
 
 def test_examples_are_looked_for_in_texts_and_in_passages(monkeypatch):
     asked, head = [], mh.Head.parse("L0H0")
-    monkeypatch.setattr(finding, "find_examples", lambda _, *of: asked.append(of) or {(head, of[0][0].name): ()})
+    monkeypatch.setattr("manyheads.roles.find.SHORTEST", 1)
+    monkeypatch.setattr("manyheads.roles.find.text_seed", lambda _: REPORT)
+    monkeypatch.setattr(
+        finding, "find_examples", lambda _, of, *more: asked.append(of) or {(head, of.pieces[0][1].name): ()}
+    )
     lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     sentences, passages = (list(gold_corpus(unit).open())[:3] for unit in ("sentence", "passage"))
     found = mh.find_roles(lm, sentences, passages=passages, examples=1)
-    assert [[each.name for each in of[0]] for of in asked] == [[each.name for each in x] for x in (sentences, passages)]
-    assert ["pronoun" in {each.name for each in of[2]} for of in asked] == [False, True]
+    names = [[document.name for _, document in of.pieces] for of in asked]
+    assert names == [[document.name for document in texts] for texts in (sentences, passages)]
+    assert ["pronoun" in {each.name for each in of.statistics} for of in asked] == [False, True]
+    assert all(sorted(of.rows) == [0, 1, 2] for of in asked), "all of them were kept as they were measured"
     assert set(found.examples) == {(head, sentences[0].name), (head, passages[0].name)}
+
+
+def test_examples_of_a_run_that_goes_on_are_those_of_one_run(tmp_path):
+    """What the pass over the corpus keeps of each text is what the text has by itself: a resumed run keeps nothing."""
+    lm = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
+    texts = [document for document in gold_corpus("sentence").open() if len(document.text) < 120][:30]
+    questions = finding._Questions([], False, None, lm)
+    what = RunRequest(lm, questions.of_texts, kinds=True, watch=questions.watch)
+    table = measure_corpus(what, texts, resume=tmp_path / "a run")
+    (scored,) = questions.scored
+    assert len(scored.rows) == len(scored.pieces) > 3
+    again = finding._Questions([], False, None, lm)
+    measure_corpus(replace(what, statistics=again.of_texts, watch=again.watch), texts, resume=tmp_path / "a run")
+    assert not again.scored[0].rows, "nothing is measured twice"
+    again.scored[0].measure(lm, table.sinks)
+    names = [scored.statistics[column].name for column in scored.columns]
+    # How rare a token is depends on the texts that are counted: there the corpus' count is not that of a few texts.
+    same = [index for index, name in enumerate(names) if "rare" not in name]
+    assert len(same) > 9
+    for place, numbers in scored.rows.items():
+        for kept, measured in zip(numbers, again.scored[0].rows[place], strict=True):
+            torch.testing.assert_close(kept[:, same], measured[:, same], rtol=1e-5, atol=1e-5)
 
 
 class Slow(PreTrainedTokenizer):

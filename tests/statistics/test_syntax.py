@@ -6,6 +6,8 @@ Not on our pass, nor on our laying of words on tokens: see `gold`. The treebank'
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.statistics import Statistic
+from manyheads.statistics import Facts, Statistic
 from manyheads.statistics.defined import survey_syntax, syntax_statistics
 from manyheads.statistics.defined.syntax import MIN_ARCS, Relation
 from manyheads.texts import ROOT, Gold, GoldWord
@@ -217,6 +219,27 @@ def test_every_accuracy_of_a_small_model_is_what_its_maps_say(kind, batch_tokens
     got = assert_as_the_maps_say(lm, {"bytes": "gpt2"}.get(kind, kind), TEXTS, batch_tokens)
     silent = [len(WRITTEN) + at for at in (0, 1, 2, 4)]
     assert not got.den[silent].any() and got.den[len(WRITTEN) + 3].any()
+
+
+def test_what_a_layer_was_measured_by_is_dropped_at_once(fresh, monkeypatch):
+    """Without a circle, that is: with one, the maps of every layer lie there until Python looks for garbage."""
+    facts: list[weakref.ref[Facts]] = []
+    kept = Facts.__init__
+
+    def noted(self: Facts, *arguments: Any, **options: Any) -> None:
+        kept(self, *arguments, **options)
+        facts.append(weakref.ref(self))
+
+    monkeypatch.setattr(Facts, "__init__", noted)
+    lm, statistics = lm_of("gpt2", fresh), statistics_of(WRITTEN)[1]
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        said(lm, WRITTEN, statistics)
+        assert len(facts) >= len(lm.spec.sites) and all(reference() is None for reference in facts)
+    finally:
+        if was:
+            gc.enable()
 
 
 def test_a_causal_head_is_not_asked_to_look_ahead(fresh):

@@ -31,6 +31,7 @@ from schemathesis.specs.openapi.checks import (
 import manyheads as mh
 from manyheads.cli.main import main
 from manyheads.cli.studio import desk_of
+from manyheads.corpora import reading_of
 from manyheads.errors import ModelError
 from manyheads.models import BUNDLED
 from manyheads.models.loading import is_here
@@ -460,7 +461,7 @@ def test_every_model_begins_with_a_text_and_a_question_about_two_of_its_words():
 def test_what_the_first_visit_says_of_smollm2_is_so():
     if not is_here("smollm2"):
         pytest.skip("smollm2 is not here: manyheads fetch smollm2")
-    lm, text = mh.load("smollm2"), workspace_module.first_text("smollm2")
+    lm, text = mh.load("smollm2"), reading_of("smollm2").sentence
     ids = lm.tokenizer(text, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         after = lm.model(ids).logits[0, -1].softmax(-1)

@@ -189,7 +189,7 @@ def test_a_room_that_cannot_be_fetched_is_said(empty, new_page):
 # The oracle of every number is the library's function, which tests of its own hold to plain hooks; of what is expected
 # next, stock transformers on the model's own folder.
 
-PAIR = dict(reading_of("tiny-code").pair)
+PAIR = dict(reading_of("tiny-code").pairs[0])
 TEXTS, ANSWERS = (PAIR["clean"], PAIR["corrupted"]), (PAIR["right"], PAIR["wrong"])
 
 

@@ -10,6 +10,10 @@ the longest run of cheap ones at once that leaves at least `keep`; and so on wit
 head can go. What is found is minimal in this sense: without any one of its heads the rest keep less. It need not be the
 only such set, nor the smallest: circuits with backups have several.
 
+Of many heads, most carry nothing, and the gradient puts these in order for two passes in all (attribution patching):
+it decides which heads are tried first, patches decide how many of them go, and the last 40 heads or so are put in order
+by patches too. `notes["order"]` says what was done; every number that a `Circuit` holds is of patches.
+
 `edges` asks further which heads speak to which: the path from each head of the circuit to each later one's queries,
 keys and values, with all other heads held (`path_effect`), on the pairs that measure the circuit.
 
@@ -36,11 +40,20 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, Progress, brief, whole
+from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs
-from manyheads.circuits.patching import Patch, gap_of, require_counts, sweep_patches
+from manyheads.circuits.patching import (
+    ESTIMATORS,
+    Patch,
+    Patches,
+    PatchEstimator,
+    gap_of,
+    gradients,
+    require_counts,
+    sweep_patches,
+)
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits import Metric, MetricLike
+from manyheads.edits import Metric, MetricLike, Runner
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike
@@ -56,6 +69,9 @@ Listed = TypeVar("Listed", bound=object)
 
 RANDOM_SETS = 20
 LEAST_HELD_OUT = 4  # pairs: with fewer, none is held out
+MANY_HEADS = 100  # above: the gradient puts heads in order first
+EXACT_HEADS = 40  # about so many are left to patches alone
+TRIED_AT_ONCE = 16  # numbers of removed heads that are tried, over all that are possible, and then around the largest
 MOST_EDGES = 600  # paths that are measured: those of some 20 heads
 
 
@@ -145,6 +161,7 @@ def find_circuit(
     answers: AnswersLike | None = None,
     keep: float = 0.9,
     *,
+    estimator: PatchEstimator | None = None,
     first_token: bool = False,
     hold_out: bool | None = None,
     random_sets: int = RANDOM_SETS,
@@ -161,6 +178,9 @@ def find_circuit(
     - `metric`: what is read of an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `keep`: the least faithfulness, above 0, at most 1.
+    - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 heads or
+      fewer are left, or no more can go, and patches from there on. None: the gradient above 100 heads, patches where the
+      metric has no gradient there.
     - `first_token`: read the first token of an answer that has several.
     - `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it found;
       True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
@@ -170,7 +190,9 @@ def find_circuit(
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how many heads are decided, and of how many.
 
-    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
+    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many. Where
+    the gradient puts them in order, two passes forward, one back and 32 sets a round. Of a causal model a pass is of the
+    tokens from the first that differs on.
     Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
     for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
@@ -179,6 +201,8 @@ def find_circuit(
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
     whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
+    if estimator is not None:
+        one_of("estimator", estimator, ESTIMATORS, StatisticError)
     require_counts(num_tokens, seed)
     generator = np.random.Generator(np.random.PCG64(seed))
     pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
@@ -206,13 +230,13 @@ def find_circuit(
     measures = [_Measure.of(lm, pairs, texts, metric, answers, first_token, num_tokens) for texts in sides]
     search, measure = measures[0], measures[1] if sides[1] is not sides[0] else measures[0]
 
-    circuit_heads, steps, costs = search.fewest(float(keep), progress)
+    circuit_heads, steps, costs, order_story = search.fewest(float(keep), progress, estimator)
     paths: list[PathEffect] = []
     if edges:
         texts = [_chosen(value, sides[1], pairs.num_texts) for value in (clean, corrupted, answers)]
         paths = _paths(lm, circuit_heads, texts, metric, first_token, num_tokens)
     measured = _measured(measure, circuit_heads, random_sets, generator)
-    notes = {"model": lm.name, **measure.notes, "pairs": story, "computed": search.because}
+    notes = {"model": lm.name, **measure.notes, "pairs": story, "order": order_story, "computed": search.because}
     return replace(
         measured,
         keep=float(keep),
@@ -341,6 +365,7 @@ class _Measure:
     num_tokens: int
     levels: Float64[Tensor, "two text"]
     because: str = ""
+    runner: Runner | None = None
 
     @classmethod
     def of(
@@ -365,19 +390,44 @@ class _Measure:
             return []
         heads = list(self.lm.spec.heads)
         patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
-        swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", num_tokens=self.num_tokens)
+        if self.runner is None:
+            self.runner = Runner.of(self.lm, Patches(()), self.metric, num_tokens=self.num_tokens)
+        swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", runner=self.runner)
         self.levels, self.because = swept.levels, swept.because
         return (1 + swept.changes.mean(0) / gap_of(swept.levels, self.metric)).tolist()
 
-    def fewest(self, keep: float, progress: Progress | None) -> tuple[list[Head], list[tuple[int, float]], list[float]]:
-        """The heads that are left, how many were left with what after each step, and what each of them costs."""
+    def fewest(
+        self, keep: float, progress: Progress | None, estimator: PatchEstimator | None
+    ) -> tuple[list[Head], list[tuple[int, float]], list[float], str]:
+        """The heads that are left, how many were left with what after each step, what each of them costs, and how.
+
+        Errors: StatisticError for a metric without a gradient, where that is asked for.
+        """
         circuit_heads = list(self.lm.spec.heads)
         total = len(circuit_heads)
-        steps = [(total, 1.0)]
+        steps, story = [(total, 1.0)], "by patches"
+        by_gradient = estimator == "gradient" or (estimator is None and total > MANY_HEADS)
+        while by_gradient and len(circuit_heads) > EXACT_HEADS:
+            outside = tuple(head for head in self.lm.spec.heads if head not in set(circuit_heads))
+            try:
+                cheapest = self._by_gradient(circuit_heads, outside)
+            except StatisticError as error:
+                if estimator == "gradient":
+                    raise
+                story = f"by patches, since there is no gradient: {error}"
+                break
+            count, value = self._most_removed(cheapest, keep, len(circuit_heads) - EXACT_HEADS)
+            if not count:
+                break
+            circuit_heads = [head for head in circuit_heads if head in set(cheapest[count:])]
+            steps.append((len(circuit_heads), value))
+            story = f"by gradient from {total} heads to {len(circuit_heads)}, by patches from there"
+            if progress is not None:
+                progress(total - len(circuit_heads), total)
         while True:
             alone = self.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
             if not circuit_heads or max(alone) < keep:
-                return circuit_heads, steps, [steps[-1][1] - value for value in alone]
+                return circuit_heads, steps, [steps[-1][1] - value for value in alone], story
             cheapest = sorted(circuit_heads, key=dict(zip(circuit_heads, alone, strict=True)).__getitem__, reverse=True)
             # All prefixes at once, the first of which is known to do: a run of cheap heads goes in one step.
             prefixes = self.of_sets([cheapest[count:] for count in range(1, len(cheapest) + 1)])
@@ -386,3 +436,35 @@ class _Measure:
             steps.append((len(circuit_heads), prefixes[longest - 1]))
             if progress is not None:
                 progress(total - len(circuit_heads), total)
+
+    def _by_gradient(self, inside: list[Head], outside: tuple[Head, ...]) -> list[Head]:
+        """Heads from the one whose removal costs least, by the slope where all outside are removed."""
+        _, effects, _ = gradients(self.lm, self.pairs, self.metric, "out", "noise", inside, None, outside)
+        # A gap below 0, as of a loss, turns the order about.
+        change = effects.sum(-1).mean(0) * (1 if self._gap > 0 else -1)
+        return [inside[index] for index in (-change).argsort(stable=True).tolist()]
+
+    @property
+    def _gap(self) -> float:
+        if not self.levels.numel():
+            self.of_sets([list(self.lm.spec.heads)[1:]])
+        return gap_of(self.levels, self.metric)
+
+    def _most_removed(self, cheapest: list[Head], keep: float, most: int) -> tuple[int, float]:
+        """How many of the first heads can go, `most` at most, and what is kept then; 0 where not one can.
+
+        Tried are counts over all that are possible, and then those between the largest that does and the next.
+        """
+        low, high, value = 0, most + 1, 1.0
+        while high - low > 1:
+            step = max(1, -(-(high - low) // TRIED_AT_ONCE))
+            # From the top, so that the most is among them.
+            counts = list(range(high - 1, low, -step))[::-1]
+            kept = self.of_sets([cheapest[count:] for count in counts])
+            fits = [place for place, share in enumerate(kept) if share >= keep]
+            if not fits:
+                high = counts[0]
+                continue
+            low, value = counts[fits[-1]], kept[fits[-1]]
+            high = counts[fits[-1] + 1] if fits[-1] + 1 < len(counts) else low + 1
+        return low, value

@@ -142,7 +142,13 @@ def _paired(
         groups.setdefault((length, target), []).append(text)
     listed: list[tuple[Batch, Batch]] = []
     readings = [Reading(lm, tuple(side)) for side in (clean, corrupted)]
+    # Texts of one first difference beside each other: what comes before it is run once for all of them.
+    firsts = [
+        next((place for place, (token, changed) in enumerate(zip(*ids, strict=True)) if token != changed), len(ids[0]))
+        for ids in ((piece.ids, changed.ids) for piece, changed in zip(clean, corrupted, strict=True))
+    ]
     for (length, target), texts in groups.items():
+        texts.sort(key=firsts.__getitem__)
         size = max(1, num_tokens // max(length, target, 1))
         for begin in range(0, len(texts), size):
             part = texts[begin : begin + size]
@@ -371,15 +377,26 @@ def metric_of(
         logits, places = answer_logits(outputs, batch), list(batch.places)
         assert tokens_read is not None
         logits = logits.log_softmax(-1) if metric in ("prob", "loss") else logits
-        value = logits.gather(1, tokens_read.right[places, None].to(logits.device))[:, 0]
-        if tokens_read.wrong is not None:
-            return value - logits.gather(1, tokens_read.wrong[places, None].to(logits.device))[:, 0]
+        right, wrong = (
+            None if column is None else column[places, None] for column in (tokens_read.right, tokens_read.wrong)
+        )
+        if logits.shape[1] == len(tokens):  # those of these alone
+            listed = torch.tensor(tokens, device="cpu")
+            right, wrong = (None if column is None else torch.searchsorted(listed, column) for column in (right, wrong))
+        assert right is not None, "each metric has a right answer"
+        value = logits.gather(1, right.to(logits.device))[:, 0]
+        if wrong is not None:
+            return value - logits.gather(1, wrong.to(logits.device))[:, 0]
         return {"prob": torch.exp, "loss": torch.neg}.get(metric, lambda x: x)(value)
 
     def difference(before: Tensor, after: Tensor) -> Tensor:
         return after.double() - before.double()
 
-    made = Metric(metric, UNITS[metric], notes["metric"], read, difference)
+    tokens: tuple[int, ...] = ()
+    if last and tokens_read is not None and metric in ("logit_diff", "logit"):  # others need the whole vocabulary's
+        columns = (tokens_read.right, *(() if tokens_read.wrong is None else (tokens_read.wrong,)))
+        tokens = tuple(sorted({token for column in columns for token in column.tolist()}))
+    made = Metric(metric, UNITS[metric], notes["metric"], read, difference, last_row=last, tokens=tokens)
     return replace(made, read=divergence, refer=log_probabilities) if metric == "kl" else made, pairs, notes
 
 

@@ -26,14 +26,14 @@ Nanda 2024, How to use and interpret activation patching.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
@@ -47,9 +47,11 @@ from manyheads.edits import (
     Metric,
     MetricLike,
     Runner,
+    Unchanged,
     exact,
     read_under,
     require_numbers,
+    rows_from,
     weights_of,
 )
 from manyheads.errors import HeadError, StatisticError
@@ -86,6 +88,7 @@ PatchEstimator = Literal["exact", "gradient"]
 ESTIMATORS: tuple[PatchEstimator, ...] = get_args(PatchEstimator)
 CONTROLS = 10  # heads with an unrelated text's numbers: enough to see what is usual
 UNRELATED = 4  # texts that controls take them from: each costs a forward pass
+SAME = 1e-5  # of the largest number: rows of two runs that begin alike
 NO_GAP = 1e-6  # of the larger metric: below it clean and corrupted do not differ
 MOST_SHOWN = 3
 
@@ -102,84 +105,120 @@ class Patch:
     positions: tuple[int, ...] | None = None
     row: int | None = None
 
+    @cached_property
+    def by_layer(self) -> dict[tuple[str, int], list[int]]:
+        """The heads' numbers in each (stack, layer)."""
+        layers: dict[tuple[str, int], list[int]] = {}
+        for head in self.heads:
+            layers.setdefault((head.stack, head.layer), []).append(head.index)
+        return layers
+
 
 @dataclass(eq=False)
 class Patches:
     """Patches as a runner's `Edits`. `partners` and `strangers`: the other runs' calls, set before each batch.
 
-    `own_strangers`: how many strangers each text has to itself, one text after another; 0: all texts have the same.
+    `shared`: how many first rows each text has in common with its partner, set with it. `own_strangers`: how many
+    strangers each text has to itself, one text after another; 0: all texts have the same.
     """
 
     patches: tuple[Patch, ...]
     partners: Calls = field(default_factory=dict)
     strangers: Calls = field(default_factory=dict)
     own_strangers: int = 0
+    shared: Int[Tensor, "b"] | None = None
 
     @property
     def count(self) -> int:
         return len(self.patches)
 
-    @cached_property
-    def layers(self) -> tuple[frozenset[tuple[str, int]], ...]:
-        return tuple(frozenset((head.stack, head.layer) for head in patch.heads) for patch in self.patches)
-
     def touching(self, site: Site) -> set[int]:
-        return {index for index, layers in enumerate(self.layers) if (site.stack, site.layer) in layers}
+        return {index for index, patch in enumerate(self.patches) if (site.stack, site.layer) in patch.by_layer}
+
+    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+        """The rows before the first that differs from the partner's, among those that a patch takes."""
+        rows = torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu")
+        if self.shared is None or not bool(self.shared.any()) or not calls:
+            return Unchanged(rows)
+        # What causality means is looked at, and not trusted: texts that begin alike have the same numbers there.
+        differences: list[Tensor] = []
+        for key, call in calls.items():
+            for name in ("q", "k", "v", "out"):
+                own, other = getattr(call, name), getattr(self.partners[key], name)
+                before = (torch.arange(own.shape[2], device="cpu") < self.shared[:, None]).to(own.device)
+                apart = ((own - other) * before[:, None, :, None]).abs().amax()
+                differences.append((apart / own.abs().amax().clamp_min(1e-30)).float())
+        if not bool((torch.stack(differences) <= SAME).all()):
+            return Unchanged(rows, "the two runs differ before the first token that differs")
+        length = next(iter(calls.values())).q.shape[2]
+        for index, patch in enumerate(self.patches):
+            if patch.row is not None:
+                continue
+            if patch.positions is None:
+                rows[:, index] = self.shared
+                continue
+            places = torch.tensor(sorted(place % length for place in patch.positions), device="cpu")
+            # Of keys and of rows alike: a causal row sees no key after its own place.
+            reached = places[None] >= self.shared[:, None]
+            rows[:, index] = torch.where(reached, places[None], length).amin(1)
+        return Unchanged(rows)
 
     def editor(
-        self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]
+        self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]
     ) -> PatchEditor:
         times = len(chosen) if each_its_own else 1
-        return PatchEditor(self, tuple(chosen), times, size, places)
+        return PatchEditor(self, tuple(chosen), times, texts, places)
 
 
 @dataclass(frozen=True, eq=False)
 class PatchEditor:
-    """The edit that carries patches out: sample i is text `i // times` under patch `chosen[i % times]`."""
+    """The edit that carries patches out: sample i is text `texts[i // times]` under patch `chosen[i % times]`."""
 
     patches: Patches
     chosen: tuple[int, ...]
     times: int
-    size: int
+    texts: range
     places: Mapping[str, Site]
 
     def __call__(self, call: AttentionCall) -> Float[Tensor, "b h q f"] | None:
         site = self.places.get(call.site.module, call.site)
         key = (site.stack, site.layer)
-        listed = [self.patches.patches[index] for index in self.chosen]
-        entries = [
-            (sample, head.index, patch)
-            for sample in range(self.size * self.times)
-            for patch in (listed[sample % self.times],)
-            for head in patch.heads
-            if (head.stack, head.layer) == key
-        ]
-        if not entries:
+        groups: dict[tuple[bool, What], list[tuple[int, int, Patch]]] = {}
+        for turn, index in enumerate(self.chosen):
+            patch = self.patches.patches[index]
+            entries = groups.setdefault((patch.row is None, patch.what), [])
+            entries += [(turn, head, patch) for head in patch.by_layer.get(key, ())]
+        if not any(groups.values()):
             return None
-        if call.out.shape[0] != self.size * self.times:
+        if call.out.shape[0] != len(self.texts) * self.times:
             raise StatisticError(
-                f"{site.module} attends in a batch of {call.out.shape[0]} where there are {self.size * self.times} "
-                f"texts (it cuts them up): its heads cannot be patched text by text."
+                f"{site.module} attends in a batch of {call.out.shape[0]} where there are "
+                f"{len(self.texts) * self.times} texts (it cuts them up): its heads cannot be patched text by text."
             )
         out, own = call.out.clone(), self.patches.own_strangers
-        # What a text's entries share, its mask and its bias, is looked up once for all of them.
-        groups: dict[tuple[int, bool, What], list[tuple[int, int, Patch]]] = {}
-        for sample, head, patch in entries:
-            key_of_group = (sample // self.times, patch.row is None, patch.what)
-            groups.setdefault(key_of_group, []).append((sample, head, patch))
-        for (text, is_partner, what), group in groups.items():
-            samples, heads, rows = (
+        for (is_partner, what), entries in groups.items():
+            if not entries:
+                continue
+            giver = (self.patches.partners if is_partner else self.patches.strangers)[key]
+            before = giver.q.shape[2] - call.q.shape[2]  # rows that this call leaves out
+            length = call.k.shape[2] if what in OF_KEYS else giver.q.shape[2]
+            where = chosen_positions([patch.positions for _, _, patch in entries], length, out.device)
+            if where is not None and what not in OF_KEYS:
+                where = where[:, before:]
+            turns, heads, rows = (
                 torch.tensor(column, device=out.device)
                 for column in (
-                    [sample for sample, _, _ in group],
-                    [head for _, head, _ in group],
-                    [text if patch.row is None else text * own + patch.row for _, _, patch in group],
+                    [turn for turn, _, _ in entries],
+                    [head for _, head, _ in entries],
+                    [patch.row or 0 for _, _, patch in entries],
                 )
             )
-            giver = (self.patches.partners if is_partner else self.patches.strangers)[key]
-            length = call.k.shape[2] if what in OF_KEYS else call.q.shape[2]
-            where = chosen_positions([patch.positions for _, _, patch in group], length, out.device)
-            out[samples, heads] = patched(call, giver, what, samples, heads, rows, where).to(out.dtype)
+            giver = rows_from(giver, before)
+            for place, text in enumerate(self.texts):
+                # A text's entries share its mask and its bias, which are looked up once for all of them.
+                samples = place * self.times + turns
+                sources = torch.full_like(rows, text) if is_partner else text * own + rows
+                out[samples, heads] = patched(call, giver, what, samples, heads, sources, where).to(out.dtype)
         return out
 
     def close(self) -> None:
@@ -474,7 +513,7 @@ def patch(
     notes = {"model": lm.name, "patched": f"{PATCHED[what]}: {INTO[direction]}{ALONE * shares}", **notes, **pairs.notes}
     by_position = positions == "each"
     if estimator == "gradient":
-        levels, effects, notes["computed"] = _gradients(lm, pairs, chosen, what, direction, listed, progress)
+        levels, effects, notes["computed"] = gradients(lm, pairs, chosen, what, direction, listed, progress)
         effects = effects if by_position else effects[..., slice(None) if places is None else list(places)].sum(-1)
         control: list[float] = []
     else:
@@ -535,8 +574,11 @@ def sweep_patches(
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
+    runner: Runner | None = None,
 ) -> SweptPatches:
     """The change that each patch makes in the run into which it goes, each text's own.
+
+    Of a causal model only the rows from the first that differs on are run for each patch (`edits.runner`).
 
     - `lm`: a loaded model.
     - `pairs`: clean and corrupted texts, in batches.
@@ -546,9 +588,13 @@ def sweep_patches(
     - `seed`: draws the random texts of patches with a `row`.
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how many batches of pairs are read, and of how many.
+    - `runner`: one that swept other patches of this model by this metric; what it found out of the model is used again.
     """
     edits = Patches(tuple(patches))
-    runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
+    if runner is None:
+        runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
+    else:
+        runner.take(edits)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     changes = torch.zeros(pairs.num_texts, len(patches), dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -556,7 +602,8 @@ def sweep_patches(
     needs_strangers = any(patch.row is not None for patch in patches)
     into = DIRECTIONS.index(direction)  # the run that is edited: denoise, the corrupted one
     for done, batch in enumerate(pairs.batches):
-        edits.partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
+        edits.partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not runner.checked)
+        edits.shared = shared_rows(batch)
         if needs_strangers:
             stranger = unrelated(lm, batch[0], UNRELATED, generator)
             assert stranger is not None, "looked at before"
@@ -585,6 +632,19 @@ def other_run(
     other, edited = (corrupted, clean) if into else (clean, corrupted)
     run = read_under(lm, other, metric, guard=guard, keep=True)
     return run.calls, run.reading.double().cpu(), replace(edited, reference=run.reference)
+
+
+def shared_rows(batch: tuple[Batch, Batch]) -> Int[Tensor, "b"]:
+    """How many first rows both texts of each pair have in common, of all that the model is given."""
+    rows: list[Tensor] = []
+    for name, clean in batch[0].inputs.items():
+        other = batch[1].inputs.get(name)
+        if other is None or clean.ndim < 2 or other.shape != clean.shape:
+            return torch.zeros(len(batch[0].places), dtype=torch.long, device="cpu")
+        differs = (clean != other).flatten(2).any(2) if clean.ndim > 2 else clean != other
+        first = differs.to(torch.uint8).argmax(1)  # of equals the first; 0 where there is none
+        rows.append(torch.where(differs.any(1), first, differs.shape[1]).cpu())
+    return torch.stack(rows).amin(0)
 
 
 def gap_of(levels: Float64[Tensor, "two text"], metric: Metric) -> float:
@@ -635,7 +695,7 @@ def _positions(lm: LoadedModel, pairs: Pairs, positions: str | Sequence[int]) ->
 # ----------------------------------------------------------------------------------------------- attribution patching
 
 
-def _gradients(
+def gradients(
     lm: LoadedModel,
     pairs: Pairs,
     metric: Metric,
@@ -643,8 +703,12 @@ def _gradients(
     direction: Direction,
     heads: Sequence[Head],
     progress: Progress | None,
+    held: tuple[Head, ...] = (),
 ) -> tuple[Float64[Tensor, "two text"], Float64[Tensor, "text head position"], str]:
-    """Metrics of both runs, and each head's estimated change at each position."""
+    """Metrics of both runs, and each head's estimated change at each position.
+
+    `held`: heads that have the other run's outputs already; the metric of the edited run is that with them.
+    """
     if metric.name == "kl" and direction == "noise":
         raise StatisticError(
             "metric 'kl' is least at the clean run, so its gradient there is 0 and estimates nothing: use "
@@ -668,8 +732,12 @@ def _gradients(
         shifts.clear()
         partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
         places = list(edited.places)
+        edits: list[Callable[[AttentionCall], Tensor | None]] = [shift]
+        if held:
+            chosen = Patches((Patch(held),), partners)
+            edits.insert(0, chosen.editor([0], each_its_own=False, texts=range(len(places)), places={}))
         with torch.enable_grad():
-            reading = read_under(lm, edited, metric, [shift], grad=True).reading
+            reading = read_under(lm, edited, metric, edits, grad=True).reading
         if not reading.requires_grad:
             raise StatisticError(
                 f"metric {metric.name!r} is a metric without a gradient (a count, an argmax, or numbers that left the "

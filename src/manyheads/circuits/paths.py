@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
@@ -31,8 +31,9 @@ from manyheads.circuits.patching import (
     gap_of,
     other_run,
     require_counts,
+    shared_rows,
 )
-from manyheads.edits import Calls, MetricLike, Runner, read_under, require_numbers
+from manyheads.edits import Calls, MetricLike, Runner, Unchanged, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
@@ -112,8 +113,9 @@ class PathEffect:
 class Paths:
     """Paths into one head as a runner's `Edits`: intervention i is channel i % C of sender group i // C.
 
-    `layers`: those that run before the receiver's. `batch`, and the calls of its `edited` run and of its `partners`,
-    are set before each batch. `report` is called with how many of the groups are begun.
+    `layers`: those that run before the receiver's. `batch`, the calls of its `edited` run and of its `partners`, and
+    how many first rows each text has in common with them (`shared`), are set before each batch. `report` is called with how many of the
+    groups are begun.
     """
 
     lm: LoadedModel
@@ -125,6 +127,7 @@ class Paths:
     batch: Batch | None = None
     partners: Calls = field(default_factory=dict[tuple[str, int], AttentionCall])
     edited: dict[tuple[str, int], AttentionCall] = field(default_factory=dict[tuple[str, int], AttentionCall])
+    shared: Int[Tensor, "b"] | None = None
 
     @property
     def count(self) -> int:
@@ -137,14 +140,20 @@ class Paths:
     def touching(self, site: Site) -> set[int]:
         return set(range(self.count if (site.stack, site.layer) == self.end else 0))
 
+    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+        """The rows that both texts share: what is sent differs from there on."""
+        patch = Patch((self.receiver,))
+        return Patches((patch,) * self.count, self.partners, shared=self.shared).unchanged(calls, num_texts)
+
     def editor(
-        self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]
+        self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]
     ) -> PatchEditor:
         """The editor that puts what reaches the receiver there; a pass of its own finds out what that is."""
         assert self.batch is not None, "set before it is run"
         ways = [divmod(index, len(self.channels)) for index in chosen]
         held = sorted({group for group, _ in ways})
         reached: dict[tuple[str, int], AttentionCall] = {}
+        some = slice(texts.start, texts.stop)
 
         def hold(call: AttentionCall) -> Tensor | None:
             """Every head holds its output of the edited run, and each sample's senders theirs of the other one."""
@@ -153,19 +162,19 @@ class Paths:
                 reached[key] = call
             if key not in self.layers:
                 return None
-            out = self.edited[key].out.repeat_interleave(len(held), 0)
+            out = self.edited[key].out[some].repeat_interleave(len(held), 0)
             for place, group in enumerate(held):
                 heads = [head.index for head in self.groups[group] if (head.stack, head.layer) == key]
-                out[place :: len(held), heads] = self.partners[key].out[:, heads]
+                out[place :: len(held), heads] = self.partners[key].out[some, heads]
             return out
 
-        read_under(self.lm, self.batch.repeated(len(held)), None, [hold])
+        read_under(self.lm, self.batch.some(some).repeated(len(held)), None, [hold])
         self.report(held[0])
         patches = tuple(
             Patch((self.receiver,), self.channels[channel], row=held.index(group)) for group, channel in ways
         )
         patching = Patches(patches, strangers=reached, own_strangers=len(held))
-        return patching.editor(range(len(ways)), each_its_own=each_its_own, size=size, places=places)
+        return patching.editor(range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places)
 
 
 def path_effect(
@@ -267,6 +276,7 @@ def path_effects(
     for number, batch in enumerate(pairs.batches):
         places = list(batch[0].places)
         paths.partners, levels[into, places], paths.batch = other_run(lm, batch, chosen, into, guard=not number)
+        paths.shared = shared_rows(batch)
         plain, changes[places], _ = runner.run(paths.batch, seen=paths.edited.update)
         levels[1 - into, places] = plain.double().cpu()
         done += len(groups)

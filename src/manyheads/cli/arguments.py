@@ -25,6 +25,7 @@ from typer.models import OptionInfo
 from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
 from manyheads.base import no_access
+from manyheads.cli import start
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
@@ -43,7 +44,7 @@ def to_file(name: str, help: str) -> OptionInfo:
     return typer.Option(name, metavar="FILE", help=help)
 
 
-TEXT_HELP = "The text to read; - reads it from stdin. Default: a bundled sentence."
+TEXT_HELP = "The text to read; - reads it from stdin. Default: an example of what the model reads."
 FILE_HELP = "Read the text from this file (UTF-8); - is stdin."
 MODEL_HELP = "smollm2, minilm or tiny-code, a folder, a GGUF file, or a name on the Hugging Face hub."
 DEVICE_HELP = "Where to compute: cpu, cuda, cuda:1 ... Default: MANYHEADS_DEVICE, else an accelerator, else cpu."
@@ -129,6 +130,7 @@ def check_statistics(request: str | list[str], texts: Corpus | list[str]) -> Non
 
 HEAD = re.compile(r"[Ll]\d+(?:[Hh]\d+)?,?")  # as somebody types several, apart
 STDIN, TYPED = "-", "what you typed"
+YOURS = '"any text"'  # as somebody types one, in the commands that are suggested
 SUMS_ENDINGS = (".sums",)
 TABLE_ENDINGS = (".parquet", ".csv", ".json")
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
@@ -154,9 +156,16 @@ class Source:
         first = self.given if isinstance(self.given, str) else self.given[0]
         return first if isinstance(first, str) else first[0]
 
+    def shown_to(self, lm: LoadedModel) -> Source:
+        """This text, or in place of our own the one that a model of that kind is shown: known once it is loaded."""
+        if not self.own or not isinstance(self.given, str):
+            return self
+        reading = corpora.reading_of(lm)
+        return replace(self, given=reading.sentence, origin=reading.sentence_is)
+
 
 def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MODEL) -> Source:
-    """The one text that was given, else the one of our own that the model of that name is shown.
+    """The one text that was given, else the one of our own that the model of that name is shown (`Source.shown_to`).
 
     Words that came without quotes are joined by blanks. Errors: TextError for two texts or an empty one;
     FileAccessError.
@@ -490,6 +499,7 @@ def load_model(talk: ProgressLine, choice: ModelChoice, *, reads: bool = True) -
             if OPTIONS not in str(error):
                 raise
             raise ModelError(str(error).replace(OPTIONS, "")) from error
+        start.end()
     if choice.device is None and why_there != machine.NO_ACCELERATOR:
         talk.note(f"{lm.name} is on {lm.device}, {why_there}; --device chooses another")
     return lm

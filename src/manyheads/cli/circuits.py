@@ -16,13 +16,15 @@ from rich.text import Text
 
 from manyheads import circuits, corpora, figures
 from manyheads.cli.arguments import (
-    MODEL_HELP,
+    DEFAULT_MODEL,
     PICTURE_ENDINGS,
     TABLE_ENDINGS,
+    YOURS,
     AsJson,
     DeviceName,
     DtypeName,
     ModelChoice,
+    ModelName,
     Source,
     TargetsFile,
     TextsAreLines,
@@ -33,23 +35,24 @@ from manyheads.cli.arguments import (
     load_model,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, hand_out
+from manyheads.cli.terminal.console import aligned, clean, hand_out, shortened
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 
 if TYPE_CHECKING:
     from manyheads.circuits import Attribution, Circuit, KeyShare, Patching
+    from manyheads.models import LoadedModel
 
 
 LISTED = 10
-DEFAULT = "tiny-code"  # the bundled model that predicts tokens
 PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
 METRIC_HELP = "logit_diff, logit, prob, loss or kl."
 RIGHT_HELP = "The right answer: a word that continues the clean text; after a word a space goes before it."
 WRONG_HELP = "The wrong answer, for logit_diff."
 POSITIONS_HELP = "all (the default), each, or numbers: 3,-1."
 
-CleanText = Annotated[str | None, typer.Argument(metavar="CLEAN", help="The clean text.", show_default=False)]
+CLEAN_HELP = "The clean text. Default: examples, eight pairs or more."
+CleanText = Annotated[str | None, typer.Argument(metavar="CLEAN", help=CLEAN_HELP, show_default=False)]
 CorruptedText = Annotated[
     str | None, typer.Argument(metavar="CORRUPTED", help="The same, changed in one thing.", show_default=False)
 ]
@@ -58,7 +61,6 @@ RightAnswer = Annotated[str | None, typer.Option("--right", metavar="WORD", help
 WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help=WRONG_HELP)]
 PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
 FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
-PatchModel = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
 
 
 def patch(
@@ -67,7 +69,7 @@ def patch(
     right: RightAnswer = None,
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
-    model: PatchModel = DEFAULT,
+    model: ModelName = DEFAULT_MODEL,
     what: Annotated[
         str, typer.Option("--what", metavar="NAME", help="A head's out(put), its q, k or v, or its weights alone.")
     ] = "out",
@@ -94,12 +96,12 @@ def patch(
 
     Two texts of as many tokens differ in one thing. An effect of 1 is the whole difference between their answers.
 
-    For example: manyheads patch "a b c d a" "x b c d a" --right b --wrong c --what out --plot heads.svg
+    For example: manyheads patch "The capital of France is" "The capital of Italy is" --right Paris --wrong Rome
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    clean, corrupted, answers = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
+    texts = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     places: str | list[int] = positions
     if positions not in ("all", "each"):
         try:
@@ -107,7 +109,8 @@ def patch(
         except ValueError:
             raise StatisticError(f"--positions {positions}: use all, each, or numbers, as 3,-1.") from None
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    with talk.step("patching every head") as progress, options_in_words():
+    clean, corrupted, answers = texts or example_pairs(lm, metric)
+    with talk.step("patching every head") as progress, options_in_words(clean):
         result = circuits.patch(
             lm, clean.given, corrupted.given, metric, answers, cast("circuits.What", what),
             direction=cast("circuits.Direction", direction), positions=places,
@@ -124,7 +127,7 @@ def circuit(
     right: RightAnswer = None,
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
-    model: PatchModel = DEFAULT,
+    model: ModelName = DEFAULT_MODEL,
     keep: Annotated[float, typer.Option("--keep", metavar="X", help="The least share of the answer to keep.")] = 0.9,
     metric: PatchMetric = "logit_diff",
     first_token: FirstToken = False,
@@ -144,9 +147,10 @@ def circuit(
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    clean, corrupted, answers = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
+    texts = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    with talk.step("removing heads") as progress, options_in_words():
+    clean, corrupted, answers = texts or example_pairs(lm, metric)
+    with talk.step("removing heads") as progress, options_in_words(clean):
         result = circuits.find_circuit(
             lm,
             clean.given,
@@ -163,12 +167,18 @@ def circuit(
 
 
 @contextmanager
-def options_in_words() -> Iterator[None]:
-    """A library's argument is said as the option that was not typed: `first_token=True` is --first-token."""
+def options_in_words(source: Source) -> Iterator[None]:
+    """A library's argument is said as the option that was not typed: `first_token=True` is --first-token.
+
+    Of texts that were not typed either, it is said that they are ours.
+    """
     try:
         yield
     except TextError as error:
-        raise TextError(str(error).replace("first_token=True", "--first-token")) from error
+        message = str(error).replace("first_token=True", "--first-token")
+        raise TextError(
+            f"the examples do not fit this model, give texts of your own: {message}" if source.own else message
+        ) from error
 
 
 def given_pairs(
@@ -178,16 +188,25 @@ def given_pairs(
     wrong: str | None,
     file: Path | None,
     metric: str,
-) -> tuple[Source, Source, Any]:
-    """Clean and corrupted texts, of the command line or of a file, and answers. Errors: TextError, FileAccessError."""
-    if (file is None) == (clean_text is None):
-        raise TextError("give a clean and a corrupted text in quotes, with --right and --wrong; or --pairs FILE.")
+) -> tuple[Source, Source, Any] | None:
+    """Clean and corrupted texts, of the command line or of a file, and answers; None where neither has any.
+
+    Errors: TextError, FileAccessError.
+    """
+    if file is None and clean_text is None:
+        for option, answer in (("--right", right), ("--wrong", wrong)):
+            if answer is not None:
+                raise TextError(
+                    f"{option} {shortened(answer, 40)} answers a text, and none was given: give a clean and a "
+                    f"corrupted text in quotes. Without texts and answers, examples are read."
+                )
+        return None
     if file is None:
         if corrupted_text is None:
             raise TextError("one text was given: patching needs two, CLEAN and CORRUPTED, each in quotes.")
         clean, corrupted = (Source([text or ""], "the command line") for text in (clean_text, corrupted_text))
         return clean, corrupted, _answers([(right, wrong)], metric, "")
-    if corrupted_text is not None or right is not None or wrong is not None:
+    if clean_text is not None or right is not None or wrong is not None:
         raise TextError(f"--pairs {file} holds texts and answers: leave out those of the command line.")
     rows: list[dict[str, str]] = []
     for number, line in enumerate(corpora.read_whole(file).decode("utf-8-sig", "replace").splitlines(), 1):
@@ -208,6 +227,16 @@ def given_pairs(
     origin = f"{len(rows)} pair{'s' * (len(rows) > 1)} of {file}"
     clean, corrupted = (Source([row[side] for row in rows], origin) for side in ("clean", "corrupted"))
     return clean, corrupted, answers
+
+
+def example_pairs(lm: LoadedModel, metric: str) -> tuple[Source, Source, Any]:
+    """The pairs that a model of that kind is shown where none are given, as `given_pairs` returns them."""
+    reading = corpora.reading_of(lm)
+    origin = f"{len(reading.pairs)} {reading.pairs_are}; of your own: two texts and their answers, or --pairs FILE"
+    clean, corrupted = (
+        Source([pair[side] for pair in reading.pairs], origin, own=True) for side in ("clean", "corrupted")
+    )
+    return clean, corrupted, _answers([(pair["right"], pair["wrong"]) for pair in reading.pairs], metric, "")
 
 
 def _answers(
@@ -311,7 +340,7 @@ def attribute(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)] = DEFAULT,
+    model: ModelName = DEFAULT_MODEL,
     position: Annotated[
         int, typer.Option("--position", metavar="N", help="The token whose prediction is read; from the end below 0.")
     ] = -1,
@@ -332,20 +361,25 @@ def attribute(
     Rows sum to the model's own logit. They hold the norms' scales as they were: what a head adds, not what is lost
     without it (for that: manyheads ablate).
 
-    For example: manyheads attribute "def add(a, b): return a +" --answer " b"
+    For example: manyheads attribute "The capital of France is" --answer " Paris"
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    if not text and file is None:
-        raise TextError('no text was given: give one in quotes, as in manyheads attribute "any text" --answer " word".')
-    if answer is None:
+    texts = None
+    if text or file is not None or targets is not None:
+        texts = given_texts(talk, text or [], file, lines, model, targets)
+    if answer is None and (texts is not None or versus is not None):
         raise TextError("no answer was given: give the token whose logit it is, as in --answer ' word'.")
-    texts = given_texts(talk, text or [], file, lines, model, targets)
     lm = load_model(talk, ModelChoice(model, device, dtype))
+    if texts is None:
+        example = corpora.reading_of(lm).pairs[0]
+        texts = Source([example["clean"]], f'an example; one of your own: attribute {YOURS} --answer " word"', own=True)
+        if answer is None:
+            answer, versus = example["right"], example["wrong"]
     # A token's id where digits were typed: a digit as a word is typed with its blank.
     first, *second = (int(word) if word.isdecimal() else word for word in (answer, versus) if word is not None)
-    with talk.step("reading the texts, forwards and back along the stream"), options_in_words():
+    with talk.step("reading the texts, forwards and back along the stream"), options_in_words(texts):
         result = circuits.logit_attribution(
             lm, texts.given, (first, *second) if second else first, position, first_token=first_token
         )

@@ -60,9 +60,9 @@ named, or for `--help`."""
 
 NAMES = {named.rpartition(":")[2] if isinstance(named, str) else named.__name__: named for named in COMMANDS}
 
-SENTENCE = "The animal didn't cross the street because it was too tired."
-FINDING = ("L3H1", "it", "animal", 0.68)
-"""In that sentence, the head of `minilm` with the largest weight from the one word to the other. A test measures it."""
+SENTENCE = "When Mary and John went to the store, John gave a drink to"
+FINDING = ("L8H1", "John#2", "John#1", 0.87)
+"""In that text, the head of `smollm2` with the largest weight from the one word to the other. A test measures it."""
 GROUPS = {
     "Look": (
         ("look", 'every head; on your text: look "any text"'),
@@ -77,13 +77,13 @@ GROUPS = {
         (f"ablate {FINDING[0]}", "what is lost without it, beside random heads"),
     ),
     "Circuits": (
-        ("patch --help", "which heads carry an answer, and how surely"),
-        ("circuit --help", "the fewest heads that keep an answer"),
-        ('attribute "x = y" --answer " z"', "what each head adds to a token's logit"),
+        ("patch", "which heads carry an answer, and how surely"),
+        ("circuit", "the fewest heads that keep an answer"),
+        ("attribute", "what each head adds to a token's logit"),
     ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
-        ("split tiny-code", "which heads need the whole context"),
+        ("split", "which heads need the whole context"),
     ),
     "Size": (("size llama-2-70b --context 128k", "parameters, FLOPs and KV cache"),),
     "Learn": (
@@ -184,7 +184,7 @@ def overview() -> list[Text]:
         Text.assemble(("manyheads", "bold"), ": what every attention head of a transformer does, with evidence."),
         Text(f'"{SENTENCE}"'),
         Text.assemble(
-            (name, "bold"), f' looks from "{query}" to "{key}" with {weight:.0%} of its attention (model minilm).'
+            (name, "bold"), f' looks from "{query}" to "{key}" with {weight:.0%} of its attention (model smollm2).'
         ),
         Text(),
     ]

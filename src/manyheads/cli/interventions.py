@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
     from manyheads.interventions import Effect, Importance, Lowest, Saved
     from manyheads.interventions.convert import Converted
+    from manyheads.interventions.effects import Estimator, Way
     from manyheads.interventions.save import PrunedModel
     from manyheads.models import LoadedModel
 
@@ -289,8 +290,11 @@ def strip(result: Effect, console: Console) -> list[Text]:
 
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6  # heads at either end
-ESTIMATORS = ("ablation", "gradient", "both")
-ESTIMATOR_HELP = "ablation (exact), gradient (an estimate, quicker on large models), or both."
+ESTIMATORS = ("auto", "ablation", "gradient", "both")
+ESTIMATOR_HELP = (
+    "ablation (exact: a pass for each head), gradient (an estimate, one pass forwards and back), or both. auto: "
+    "ablation of up to 100 heads, the gradient of more."
+)
 
 
 def importance(
@@ -299,7 +303,7 @@ def importance(
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
-    estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "ablation",
+    estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "auto",
     kind: Annotated[
         str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample, first or streaming.")
     ] = "zero",
@@ -322,19 +326,19 @@ def importance(
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(curve, "--curve", PICTURE_ENDINGS)
     if estimator not in ESTIMATORS:
-        raise StatisticError(f"--estimator {estimator} is unknown: use ablation, gradient or both.")
+        raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation, gradient or both.")
     check_metric(metric)
     ablated = Ablate("L*", kind=cast("AblationKind", kind)).kind  # refuses one that there is not, in its own words
     texts = given_texts(talk, text or [], file, lines, model, targets)
     choice = ModelChoice(model, device, dtype)
     lm = load_model(talk, choice)
-    first, by_gradient = "gradient" if estimator == "gradient" else "ablation", "reading, forwards and back"
-    with talk.step(by_gradient if first == "gradient" else "reading the texts without each head") as progress:
+    first = cast("Estimator", "ablation" if estimator == "both" else estimator)
+    with talk.step(f"reading the texts: what each of {len(lm.spec.heads)} heads is worth") as progress:
         result = interventions.importance(lm, texts.given, first, kind=ablated, metric=metric, progress=progress)
     second = removed = None
     if estimator == "both":
-        with talk.step(by_gradient):
-            second = interventions.importance(lm, texts.given, "gradient", metric=metric)
+        with talk.step("reading, forwards and back") as progress:
+            second = interventions.importance(lm, texts.given, "gradient", metric=metric, progress=progress)
     if save is not None:
         result.save(save)
     if curve is not None:
@@ -400,6 +404,7 @@ def importance_lines(
         Text(),
         Text(f"texts     {texts.origin}"),
         Text(f"metric    {result.metric} ({result.notes['metric']})"),
+        Text(f"estimator {result.notes['estimator']}"),
         Text(f"computed  {result.notes['computed']}"),
         Text("control   none: ablate compares a head with random ones"),
     ]
@@ -418,7 +423,15 @@ def importance_lines(
 
 FACT_WIDTH = 12
 LISTED_CHOICES = 12  # groups of chosen heads
-LOWEST_HELP = "Instead of HEADS: the N least important that can go together, by ablation on texts."
+LOWEST_HELP = (
+    "Instead of HEADS: the N least important on texts that can go together; where heads share keys and values, in "
+    "whole groups, which free cache."
+)
+WAYS_HELP = (
+    "For --lowest, where heads share keys and values: each-layer (as many groups of each), anywhere (the least groups) "
+    "or each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N."
+)
+RANKS_HELP = "For --lowest: ablation (exact) or gradient. auto: ablation of up to 100 heads, the gradient of more."
 EVIDENCE_HELP = "Why these heads: a text for the model card."
 
 
@@ -429,6 +442,8 @@ def prune(
         typer.Option("--out", metavar="FOLDER", help="Where to save it; an earlier save there is replaced."),
     ] = None,
     lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
+    way: Annotated[str | None, typer.Option("--way", metavar="NAME", help=WAYS_HELP)] = None,
+    estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=RANKS_HELP)] = "auto",
     file: TextsFile = None,
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
@@ -459,6 +474,10 @@ def prune(
         raise PlanError("no place to save to: give --out FOLDER.")
     if heads is not None and (file is not None or lines or targets is not None):
         raise PlanError("--file, --lines and --targets are the texts that --lowest ranks heads by: leave them out.")
+    if heads is not None and (way is not None or estimator != "auto"):
+        raise PlanError("--way and --estimator say how --lowest chooses heads, and HEADS names them: leave them out.")
+    if estimator not in ESTIMATORS[:3]:
+        raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation or gradient.")
     if heads is not None:
         require_forwards(heads)
     check_folder(talk, out)
@@ -474,9 +493,15 @@ def prune(
 
         ways_to_lose(lm.spec, lowest, empty_layers=empty_layers)  # a number that cannot be is known before reading
         # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it.
-        with talk.step("reading the texts without each head or group") as progress:
+        with talk.step(f"reading the texts: what each of {len(lm.spec.heads)} heads or its group is worth") as progress:
             chosen = interventions.lowest_heads(
-                lm, texts.given[::2], lowest, empty_layers=empty_layers, progress=progress
+                lm,
+                texts.given[::2],
+                lowest,
+                cast("Estimator", estimator),
+                way=None if way is None else cast("Way", way.replace("-", " ")),
+                empty_layers=empty_layers,
+                progress=progress,
             )
         heads = str(chosen.heads)
         with talk.step("reading the other texts without all of them") as progress:
@@ -485,7 +510,8 @@ def prune(
         span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
         control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
         scores = (
-            f"The {lowest} least important of {len(lm.spec.heads)} heads by zero ablation"
+            f"The {lowest} least important of {len(lm.spec.heads)} heads by "
+            f"{'zero ablation' if chosen.estimator == 'ablation' else 'gradient'}"
             f"{f', {chosen.because};' if chosen.ways else ','} {chosen.metric} on {chosen.num_texts} of "
             f"{texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
             f"by {lost.change:+.4g}{span}; as many random heads: {control}"
@@ -535,11 +561,20 @@ def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:
             name = str(group) if len(part) == len(group) else f"{', '.join(map(str, part))} of {group}"
             groups.append(f"{name} ({worth:+.4g})")
     if not groups:
-        return []
+        return [("estimator", lowest.why)]
     unit = f" {lowest.unit}" if lowest.unit else ""
     more = f" and {len(groups) - LISTED_CHOICES} more, in --json" if len(groups) > LISTED_CHOICES else ""
-    of_groups = f"{', '.join(groups[:LISTED_CHOICES])}{more}: {lowest.metric}{unit} lost without all of the group"
-    return [("chosen", lowest.because), ("groups", of_groups)]
+    meaning = (
+        "lost without all of the group" if lowest.estimator == "ablation" else "by gradient in a gate on the group"
+    )
+    of_groups = f"{', '.join(groups[:LISTED_CHOICES])}{more}: {lowest.metric}{unit} {meaning}"
+    (of_group, group_bytes), (of_head, head_bytes) = lowest.frees["group"], lowest.frees["head"]
+    cache = f"{head_bytes:,} bytes of cache" if head_bytes else "no cache"
+    freed = (
+        f"a group {of_group:,} parameters and {group_bytes:,} bytes of cache a token, one head of it {of_head:,} and "
+    )
+    freed += cache
+    return [("chosen", lowest.because), ("groups", of_groups), ("frees", freed), ("estimator", lowest.why)]
 
 
 # ------------------------------------------------------------------------------------------------------------- convert

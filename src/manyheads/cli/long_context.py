@@ -15,6 +15,7 @@ from rich.text import Text
 from manyheads import corpora, figures, long_context, units
 from manyheads.base import no_access, plural
 from manyheads.cli.arguments import (
+    DEFAULT_MODEL,
     PICTURE_ENDINGS,
     AsJson,
     DeviceName,
@@ -40,27 +41,30 @@ TEXTS_HELP = (
     "Files, each a text (.jsonl: a text a line); - is stdin. Only texts longer than sink + recent tokens count. "
     "Default: bundled texts, joined to twice as many."
 )
-DECODER_HELP = "tiny-code (bundled), a folder, or a name on the Hugging Face hub: a model that predicts the next token."
+DECODER_HELP = (
+    "smollm2 or tiny-code, a folder, a GGUF file, or a name on the Hugging Face hub: a model that predicts the next "
+    "token."
+)
+NAMED_HELP = "MODEL as other commands take it: then all arguments are TEXTS."
+BY_HELP = (
+    "What ranks the heads: effect (the loss if they stream), needle_effect (that of a hidden pass key alone), or, in "
+    "one pass, distant_mass (weight on what is far) or needle (weight on a hidden pass key). Default: effect; of a "
+    "model with more than 32 key/value heads needle, on fewer of the bundled texts."
+)
 CRITERIA = ("effect", "needle_effect", "distant_mass", "needle")
-OWN_TEXTS = 32
+FEW_HEADS = 32  # up to so many, a pass for every one takes minutes at most
+OWN_TEXTS, FEW_TEXTS = 32, 4
 LABEL_WIDTH = 12
 
 
 def split(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=DECODER_HELP)],
+    model: Annotated[str | None, typer.Argument(metavar="MODEL", help=DECODER_HELP, show_default=False)] = None,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXTS", help=TEXTS_HELP, show_default=False)] = None,
     keep: Annotated[
         float, typer.Option("--keep", metavar="SHARE", help="The share of key/value heads that keep everything.")
     ] = 0.5,
-    by: Annotated[
-        str,
-        typer.Option(
-            "--by",
-            metavar="NAME",
-            help="What ranks the heads: effect (the loss if they stream), needle_effect (that of a hidden pass key "
-            "alone), or, in one pass, distant_mass (weight on what is far) or needle (weight on a hidden pass key).",
-        ),
-    ] = "effect",
+    named: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=NAMED_HELP)] = None,
+    by: Annotated[str | None, typer.Option("--by", metavar="NAME", help=BY_HELP, show_default=False)] = None,
     sink: Annotated[int, count_option(help="First positions that a streaming head keeps.")] = 128,
     recent: Annotated[int, count_option(help="Last positions that a streaming head keeps.")] = 256,
     context: Annotated[
@@ -70,7 +74,23 @@ def split(
         ),
     ] = None,
     batch: Annotated[int, count_option(help="Texts for which it is computed.")] = 1,
-    random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 5,
+    random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 2,
+    random_curve: Annotated[
+        bool, typer.Option("--random-curve", help="Compare random splits at every share of the curve too.")
+    ] = False,
+    shares: Annotated[
+        int, typer.Option("--shares", metavar="N", min=1, help="How many shares the curve has, evenly spread.")
+    ] = 3,
+    needles: Annotated[
+        int | None,
+        typer.Option(
+            "--needles",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="How many pass keys are hidden in each half of the texts. Default: 2 for each text, up to 8.",
+        ),
+    ] = None,
     save: Annotated[Path | None, to_file("--save", "Write the split: .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw scores and the curve: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
@@ -82,12 +102,14 @@ def split(
     Heads that see the first and last tokens only are said to stream; their cache is short. Every other text chooses
     the heads, the remaining ones show what is lost, beside as many heads chosen at random.
 
-    For example: manyheads split tiny-code --keep 0.5 --sink 4 --recent 64
+    For example: manyheads split smollm2 novel.txt essay.txt --by needle --sink 16 --recent 256
     """
     talk = ProgressLine()
     check_output(save, "--save", (".json",))
     check_output(plot, "--plot", PICTURE_ENDINGS)
-    if by not in CRITERIA:
+    if named is not None:
+        texts, model = [*([] if model is None else [model]), *(texts or [])], named
+    if by is not None and by not in CRITERIA:
         raise StatisticError(f"--by {by} is unknown: use {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}.")
     chosen_texts = None
     if texts:  # files, each of them a text, or lines of JSON
@@ -103,20 +125,27 @@ def split(
                     raise TextError(f"{document.name} cannot be read: {document.problem}")
                 listed.append(document.text)
         chosen_texts = Source(listed, f"{plural(len(listed), 'text')} of {plural(len(texts), 'file')}")
-    lm = load_model(talk, ModelChoice(model, device, dtype))
+    lm = load_model(talk, ModelChoice(model or DEFAULT_MODEL, device, dtype))
+    num_kv_heads = sum(site.num_kv_heads for site in lm.spec.sites)
+    few_heads = num_kv_heads <= FEW_HEADS
     if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
-        reading = corpora.reading_of(model)
+        reading = corpora.reading_of(lm)
+        most = OWN_TEXTS if by is not None or few_heads else FEW_TEXTS
         joined = [""]
         for text in reading.texts():
             if len(lm.required_tokenizer(joined[-1], verbose=False)["input_ids"]) >= 2 * (sink + recent):
                 joined.append("")
             joined[-1] += f"{text}\n\n"
-        joined = joined[:-1][:OWN_TEXTS]  # the last may be short
-        chosen_texts = Source(joined, f"{len(joined)} long texts, joined of {reading.texts_are}")
+        joined = joined[:-1][:most]  # the last may be short
+        origin = f"{len(joined)} long texts, joined of {reading.texts_are}; of your own: name files"
+        chosen_texts = Source(joined, origin, own=True)
+    if by is None and not few_heads:
+        talk.note(f"ranked by needle: of {num_kv_heads} key/value heads each would take a pass; --by effect does that")
+    by = by or ("effect" if few_heads else "needle")
     with talk.step("letting heads stream, one after another, then many") as progress:
         result = long_context.split_heads(
             lm, chosen_texts.given, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
-            progress=progress,
+            random_curve=random_curve, shares=shares, needles=needles, progress=progress,
         )  # fmt: skip
     document = {"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()}
     hand_out(result, save, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))

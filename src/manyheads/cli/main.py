@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
+from manyheads.cli import start
 from manyheads.cli.failed_imports import failed_import, in_words, refused_backend
 from manyheads.errors import ManyHeadsError
 from manyheads.machine import is_out_of_memory
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if "OMP_WAIT_POLICY" not in os.environ:
                 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
             signal.signal(signal.SIGTERM, terminate)
+            start.begin()
         try:
             with warnings.catch_warnings(action="ignore"), ExitStack() as stack:
                 # Inside, nobody logs below ERROR and nobody warns; afterwards everything is as before.

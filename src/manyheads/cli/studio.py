@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from manyheads import studio as local_page
+from manyheads.cli import start
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     AsJson,
@@ -114,6 +115,7 @@ def open_studio(
 
             webbrowser.open(address)
 
+    start.end()
     local_page.serve(serving, ready=ready)
 
 

@@ -11,10 +11,10 @@ from .corpus import is_about_texts as is_about_texts
 from .corpus import reason_of as reason_of
 from .lines import KINDS as KINDS
 from .lines import read_whole as read_whole
-from .sources import EXAMPLE_SENTENCES as EXAMPLE_SENTENCES
-from .sources import OWN_TEXT as OWN_TEXT
-from .sources import gold_corpus as gold_corpus
+from .own_texts import EXAMPLE_SENTENCES as EXAMPLE_SENTENCES
+from .own_texts import OWN_TEXT as OWN_TEXT
+from .own_texts import gold_corpus as gold_corpus
+from .own_texts import own_corpora as own_corpora
+from .own_texts import page_texts as page_texts
+from .own_texts import reading_of as reading_of
 from .sources import open_corpus as open_corpus
-from .sources import own_corpora as own_corpora
-from .sources import page_texts as page_texts
-from .sources import reading_of as reading_of

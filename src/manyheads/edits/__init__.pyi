@@ -1,6 +1,8 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .application import applied as applied
 from .application import prepare as prepare
+from .blocks import replaced_forward as replaced_forward
+from .blocks import rows_from as rows_from
 from .computed import Prepared as Prepared
 from .computed import open_plan as open_plan
 from .edits import BLOCK_CELLS as BLOCK_CELLS
@@ -19,6 +21,6 @@ from .metrics import require_numbers as require_numbers
 from .metrics import token_losses as token_losses
 from .runner import Calls as Calls
 from .runner import Runner as Runner
+from .runner import Unchanged as Unchanged
 from .runner import plan_edits as plan_edits
 from .runner import read_under as read_under
-from .runner import replaced_forward as replaced_forward

@@ -45,8 +45,10 @@ class Metric:
     """`read` takes a reading of a forward pass; `change` compares two readings and returns one number per text.
 
     `head`: whether the model's output head must run. `flat`: whether the change has no slope at the unedited model,
-    because it compares with that model. `by_token`: whether a reading holds one number per token. `refer`: of a metric
-    that compares with one run of each text, what it keeps of that run, as `Batch.reference`.
+    because it compares with that model. `by_token`: whether a reading holds one number per token. `last_row`: whether it
+    reads the logits of each text's last row, and nothing else; `tokens`: of these alone, in rising order, if so: outputs
+    may have no others. `refer`: of a metric that compares with one run of each text, what it keeps of that run, as
+    `Batch.reference`.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Metric:
     head: bool = True
     flat: bool = False
     by_token: bool = False
+    last_row: bool = False
+    tokens: tuple[int, ...] = ()
     refer: Callable[[object, Batch], Tensor] | None = None
 
     def level(self, readings: Sequence[Tensor]) -> float | None:
@@ -199,18 +203,15 @@ def choose_metric(lm: LoadedModel, metric: MetricLike | Metric, labels: object =
         return metric, "as asked"
     if callable(metric):
         return _user_metric(metric), "a function of your own"
-    # can_generate() alone does not decide: a masked language model (BERT) sees every token that it would predict.
-    generates = bool(getattr(lm.model, "can_generate", lambda: False)())
-    writes = generates and (lm.writes_apart or any(site.causal for site in lm.spec.sites))
     classifies = "Classification" in type(lm.model).__name__
     if metric == "auto" and labels is not None:
         return choose_metric(lm, "class_loss", labels)[0], "labels were given"
     if metric == "auto":
-        if writes:
+        if lm.predicts == "next":
             return METRICS["loss"], "a language model"
         return METRICS["cosine"], "no labels, and no model that predicts the next token"
     one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
-    if metric in ("loss", "kl") and not writes:
+    if metric in ("loss", "kl") and lm.predicts != "next":
         raise StatisticError(
             f"metric={metric!r} needs a model that predicts the next token, and {type(lm.model).__name__} does not: "
             f"use 'cosine', or a function (outputs, inputs)."

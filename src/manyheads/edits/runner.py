@@ -13,14 +13,18 @@ right again whatever happens. Only the thread that asked is concerned: others ma
 
 An expanded batch is checked once: unedited, it must give what the plain pass gave. Cost besides the passes: one copy of
 the residual stream per layer and text.
+
+Rows that no intervention changes run once, too. Where a model is causal, a metric reads the last row alone, and `Edits`
+knows the first row that differs, only the rows from there on are expanded: they find the keys and values of those before
+in a cache, as in generation. It is tried on each batch: unedited, those rows alone must give in every block what they
+gave in the plain pass. Else whole texts run, and `because` gives the reason.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
 from __future__ import annotations
 
-import re
-import threading
+import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -28,23 +32,24 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from einops import rearrange
-from jaxtyping import Float64
+from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
 from manyheads.base import Progress
 from manyheads.edits.application import prepare
+from manyheads.edits.blocks import Block, Part, blocks_of, keeping, replaced_forward, skipping
 from manyheads.edits.computed import Computed
 from manyheads.edits.edits import Acts, Editor
+from manyheads.edits.later_rows import Joined, LaterRows
 from manyheads.edits.metrics import Metric, require_numbers
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike, forward
-from manyheads.machine import is_sharded
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Plan
-from manyheads.spec import ModelSpec, Site
+from manyheads.private_names import cache_name
+from manyheads.spec import Site
 
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
-SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
+PART_ROWS = 300  # rows whose run costs what a part of a batch costs besides: the pass by which it is prepared
 
 
 Calls = Mapping[tuple[str, int], AttentionCall]
@@ -96,6 +101,16 @@ def read_under(
     return PassRead(metric.read(outputs, batch), calls, batch.reference)
 
 
+class Unchanged(NamedTuple):
+    """How many first rows of each text an intervention leaves as they are; all of them where it changes nothing.
+
+    `why`: the reason where they could be expected and are not known.
+    """
+
+    rows: Int[Tensor, "b plan"]
+    why: str = ""
+
+
 @runtime_checkable
 class OpenEditor(Protocol):
     """An edit for `tap`, and what it has to put right again when the pass is over."""
@@ -116,12 +131,18 @@ class Edits(Protocol):
         """Which interventions act in a layer."""
         ...
 
-    def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
-        """An editor for a batch of `size` texts, each of which stands once for every chosen intervention, in a row.
+    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+        """The rows that each intervention leaves as they are in a causal model, given the unedited model's calls."""
+        ...
 
-        Without `each_its_own` one intervention serves the whole batch. `places`: paths of modules, from the model or
-        from the block that is tapped -> the model's sites; {} for a tap on the whole model. It is made while the model
-        is as it was: it may run passes of its own.
+    def editor(
+        self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]
+    ) -> OpenEditor:
+        """An editor for some texts of a batch, each of which stands once for every chosen intervention, in a row.
+
+        Without `each_its_own` one intervention serves them all. `places`: paths of modules, from the model or from the
+        block that is tapped -> the model's sites; {} for a tap on the whole model. It is made while the model is as it
+        was: it may run passes of its own. A call may lack the first rows of its texts (`rows_from`), never keys.
         """
         ...
 
@@ -146,9 +167,14 @@ class PlanEdits:
     def touching(self, site: Site) -> set[int]:
         return {act.plan for act in self.acts.of(site)}
 
-    def editor(self, chosen: Sequence[int], *, each_its_own: bool, size: int, places: Mapping[str, Site]) -> OpenEditor:
+    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+        return Unchanged(torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu"))
+
+    def editor(
+        self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]
+    ) -> OpenEditor:
         if each_its_own:
-            return Editor(self.acts.chosen([*chosen] * size), True, self.computed, places=places)
+            return Editor(self.acts.chosen([*chosen] * len(texts)), True, self.computed, places=places)
         (index,) = chosen
         self.editors[index].open(self.model)
         return self.editors[index]
@@ -187,7 +213,11 @@ class Swept:
 
 @dataclass(eq=False)
 class Runner:
-    """Carries all interventions out on one batch after another. `why`: the reason for sharing nothing, if so."""
+    """Carries all interventions out on one batch after another. `why`: the reason for sharing nothing, if so.
+
+    `further`: plans that act in several blocks. `tried`: see `LaterRows.of`. `saved_rows`: whether rows that nothing changes were run once; `whole`:
+    why whole texts ran where they might not have to.
+    """
 
     lm: LoadedModel
     edits: Edits
@@ -197,6 +227,10 @@ class Runner:
     num_tokens: int
     why: str
     checked: bool = False
+    further: frozenset[int] = frozenset()
+    tried: set[object] = field(default_factory=set[object])
+    saved_rows: bool = False
+    whole: str = ""
 
     @classmethod
     def of(
@@ -207,14 +241,21 @@ class Runner:
         Batches have at most `num_tokens` after expansion; `share=False` runs every intervention by itself.
         """
         blocks, why = blocks_of(lm.model, lm.spec) if share else ([], "as asked")
-        waiting = set(range(edits.count))
-        for block in blocks:  # each plan begins in the first block that it touches; those that touch none, in the last
-            touching = {plan for attention in block.attention for plan in edits.touching(attention.site)} & waiting
-            block.plans = sorted(waiting if block is blocks[-1] else touching)
-            # Each plan once, in its first block: there everything before
-            # it is known, and everything after it must run anyway.
+        runner = cls(lm, edits, metric, share, blocks, num_tokens, why)
+        runner.take(edits)
+        return runner
+
+    def take(self, edits: Edits) -> None:
+        """Carry out other interventions from now on. What was found out of the model stays known."""
+        self.edits, waiting, self.further = edits, set(range(edits.count)), frozenset()
+        for block in self.blocks:
+            touching = {plan for attention in block.attention for plan in edits.touching(attention.site)}
+            self.further |= touching - waiting
+            touching &= waiting
+            # Each plan begins in the first block that it touches: there everything before it is known, and everything
+            # after it must run anyway. Those that touch none begin in the last.
+            block.plans = sorted(waiting if block is self.blocks[-1] else touching)
             waiting -= touching
-        return cls(lm, edits, metric, share, blocks, num_tokens, why)
 
     @property
     def because(self) -> str:
@@ -222,7 +263,10 @@ class Runner:
         if not self.blocks:
             return f"one by one: {self.why}"
         known = sum(block.attention[0].known for block in self.blocks if len(block.attention) == 1)
-        return f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
+        words = f"what layers share is computed once: {len(self.blocks)} blocks, attention of {known} of them too"
+        if self.saved_rows:
+            words += ", and the rows before the first that is changed"
+        return words + (f"; whole texts run again: {self.whole}" if self.whole else "")
 
     def over(self, batches: Sequence[Batch], progress: Progress | None = None) -> Swept:
         """The changes in all texts of a corpus. Errors: StatisticError for a metric that gives NaN."""
@@ -262,7 +306,7 @@ class Runner:
         changes = torch.zeros(len(batch.places), self.edits.count, dtype=torch.float64, device="cpu")
         first: Tensor | None = None
         for index in range(0 if self.blocks else self.edits.count):
-            editor = self.edits.editor([index], each_its_own=False, size=len(batch.places), places={})
+            editor = self.edits.editor([index], each_its_own=False, texts=range(len(batch.places)), places={})
             try:
                 # A plain pass that was tapped has been guarded.
                 edited = read_under(self.lm, batch, self.metric, [editor], guard=guard and not self.share).reading
@@ -270,40 +314,85 @@ class Runner:
                 editor.close()
             changes[:, index] = self.metric.change(plain, edited).cpu()
             first = edited if first is None else first
-        for number, block in enumerate(self.blocks):
-            ids = batch.inputs.get("input_ids")
-            width = self.num_tokens // 8 if ids is None else ids.numel()  # pictures: eight at a time
-            # Of like size: as many passes as with full groups and a remainder, and the largest batch is smaller.
-            total = len(block.plans)
-            count = min(-(-total * max(1, width) // max(1, self.num_tokens)), total)
-            for part in range(count):
-                plans = block.plans[part * total // count : (part + 1) * total // count]
-                times, after = len(plans), self._after(batch, number, plans)
+        unchanged, ids = self._unchanged(batch), batch.inputs.get("input_ids")
+        run_alone = self._later_rows if bool(unchanged.any()) else self._whole_texts
+        for rows in parts_of(unchanged, list(range(self.edits.count)), 1 if ids is None else ids.shape[1]):
+            for part, after in run_alone(batch, rows):
+                some = slice(part.texts.start, part.texts.stop)
                 # In the order of `repeated`: text after text, each of them once for every plan.
-                change = self.metric.change(plain.repeat_interleave(times, 0), after)
-                changes[:, plans] = change.view(-1, times).cpu()
+                change = self.metric.change(plain[some].repeat_interleave(part.times, 0), after)
+                changes[some, part.plans] = change.view(-1, part.times).cpu()
         return BatchRan(plain, changes, first)
 
-    def _after(self, batch: Batch, number: int, plans: list[int]) -> Tensor:
-        """The reading of a batch in which each text stands once for every plan, where all of these begin in a block."""
-        block, times, size = self.blocks[number], len(plans), len(batch.places)
-        first, cut = block.attention[0], len(block.path) + 1
-        later_sites = [attention.site for later in self.blocks[number + 1 :] for attention in later.attention]
-        places = {site.module: site for site in self.lm.spec.sites}
+    def _whole_texts(self, batch: Batch, part: Part) -> Generator[tuple[Part, Tensor]]:
+        """The reading of whole texts under a part's plans, those of one block at a time."""
+        for number, block in enumerate(self.blocks):
+            for some in self._turns(batch, part, [plan for plan in block.plans if plan in set(part.plans)]):
+                yield some, self._after(batch, number, some)
+
+    def _later_rows(self, batch: Batch, part: Part) -> Generator[tuple[Part, Tensor]]:
+        """The reading under a part's plans of texts whose rows before the part's first are known."""
+        later = LaterRows.of(self.lm, self.blocks, batch, part, self.metric, self.tried)
+        if isinstance(later, str):
+            self.whole = later
+            yield from self._whole_texts(batch, replace(part, first=0))
+            return
+        self.saved_rows |= part.first > 0
+        begin = {plan: number for number, block in enumerate(self.blocks) for plan in block.plans}
+        plans = sorted(part.plans, key=lambda plan: (begin[plan], plan))
+        # Plans of one block join a pass each where it begins: so one pass carries those of many blocks. Others, which
+        # a tap carries out, are alone in theirs.
+        groups = [[plan for plan in plans if plan not in self.further]]
+        groups += [[plan for plan in block.plans if plan in self.further & set(plans)] for block in self.blocks]
+        for group in groups:
+            for some in self._turns(batch, part, group):
+                with ExitStack() as stack:
+                    joined: dict[int, Joined] = {}
+                    for number in dict.fromkeys(begin[plan] for plan in some.plans):
+                        mine = replace(part, plans=[plan for plan in some.plans if begin[plan] == number])
+                        editor = stack.enter_context(self._editor(number, mine))
+                        joined[number] = Joined(mine, editor, everywhere=group is not groups[0])
+                    readings = later.run(joined, self.metric.read)
+                parts = [entries.part for entries in joined.values()]
+                yield from zip(parts, readings.split([len(one.texts) * one.times for one in parts]), strict=True)
+
+    def _turns(self, batch: Batch, part: Part, plans: list[int]) -> Generator[Part]:
+        """A part with some plans at a time, so that a pass has at most `num_tokens`."""
+        ids, some = batch.inputs.get("input_ids"), slice(part.texts.start, part.texts.stop)
+        width = self.num_tokens // 8 if ids is None else ids[some, part.first :].numel()  # pictures: eight at a time
+        # Of like size: as many passes as with full groups and a remainder, and the largest batch is smaller.
+        total = len(plans)
+        count = min(-(-total * max(1, width) // max(1, self.num_tokens)), total)
+        for turn in range(count):
+            yield replace(part, plans=plans[turn * total // count : (turn + 1) * total // count])
+
+    @contextmanager
+    def _editor(self, number: int, part: Part) -> Generator[OpenEditor]:
+        """The editor of a part's plans, which begin in a block, for a tap on the model or on that block."""
+        block, places = self.blocks[number], {site.module: site for site in self.lm.spec.sites}
         # A tap on the block alone sees paths from there.
-        places |= {attention.site.module[cut:]: attention.site for attention in block.attention}
+        places |= {attention.site.module[len(block.path) + 1 :]: attention.site for attention in block.attention}
+        editor = self.edits.editor(part.plans, each_its_own=True, texts=part.texts, places=places)
+        try:
+            yield editor
+        finally:
+            editor.close()
+
+    def _after(self, batch: Batch, number: int, part: Part) -> Tensor:
+        """The reading of a batch in which each text stands once for every plan, where all of these begin in a block."""
+        block = self.blocks[number]
+        first = block.attention[0]
         with ExitStack() as stack:
-            editor = self.edits.editor(plans, each_its_own=True, size=size, places=places)
-            stack.callback(editor.close)
+            editor = stack.enter_context(self._editor(number, part))
             # Earlier blocks only pass on what they returned in the plain pass.
-            stack.enter_context(skipping(self.blocks[:number], size, times))
+            stack.enter_context(skipping(self.blocks[:number], part))
             # There are three ways, the cheapest in the middle.
-            if any(not self.edits.touching(site).isdisjoint(plans) for site in later_sites):
+            if not self.further.isdisjoint(part.plans):
                 # Skipped layers do not call, so a tap cannot count layers and goes by their paths.
                 stack.enter_context(tap(self.lm.model, edits=[editor], guard=False))
             elif first.known and len(block.attention) == 1:
                 # The attention is known from the plain pass: only the edit and the output projection are computed.
-                stack.enter_context(replaced_forward(first.module, lambda *_, **__: first.edited(editor, size, times)))
+                stack.enter_context(replaced_forward(first.module, lambda *_, **__: first.edited(editor, part)))
             else:
                 forward = block.module.forward
 
@@ -312,7 +401,30 @@ class Runner:
                         return forward(*args, **kwargs)
 
                 stack.enter_context(replaced_forward(block.module, edited))
-            return read_under(self.lm, batch.repeated(times), self.metric).reading
+            expanded = batch.some(slice(part.texts.start, part.texts.stop)).repeated(part.times)
+            return read_under(self.lm, expanded, self.metric).reading
+
+    def _unchanged(self, batch: Batch) -> Int[Tensor, "b plan"]:
+        """How many first rows need not run for each text and plan: 0 where whole texts do, and `whole` says why."""
+        none = torch.zeros(len(batch.places), self.edits.count, dtype=torch.long, device="cpu")
+        sites = [attention for block in self.blocks for attention in block.attention]
+        calls = {(one.site.stack, one.site.layer): one.call for one in sites if one.call is not None}
+        rows, why = self.edits.unchanged(calls, len(none))
+        if why or not bool(rows.any()):
+            self.whole = why or self.whole
+            return none
+        takes = inspect.signature(self.lm.model.forward).parameters
+        reasons = {
+            "the metric may read any row": not self.metric.last_row,
+            "the model reads more than one text's tokens": bool(batch.inputs.keys() - {"input_ids", "attention_mask"}),
+            "texts are padded": batch.real is not None and not bool(batch.real.all()),
+            "attention is not causal": any(call.crosses or call.mask.sees_ahead for call in calls.values()),
+            "not every layer's attention is known": len(calls) < len(self.lm.spec.sites),
+            "the model takes no keys and values of earlier rows": cache_name(self.lm.model) not in takes,
+        }
+        why = next((words for words, holds in reasons.items() if holds), "")
+        self.whole = why or self.whole
+        return none if why else rows
 
     def _check(self, batch: Batch, plain: Tensor) -> None:
         """Give up sharing where an expanded batch, unedited, differs from the plain one; else find known attention."""
@@ -323,7 +435,7 @@ class Runner:
                 # Such a metric may be 0 as it is, and no difference is small beside that: what it compares is read.
                 probe = replace(probe, read=probe.refer, refer=None)
                 plain = read_under(self.lm, batch, probe).reading
-            with skipping(self.blocks[:-1], len(batch.places), 2):
+            with skipping(self.blocks[:-1], Part(range(len(plain)), [0, 0], 0, len(plain))):
                 again = read_under(self.lm, batch.repeated(2), probe).reading
             difference = (again - plain.repeat_interleave(2, 0)).abs().nan_to_num(0).max()
             is_same = bool(difference <= SAME * plain.abs().nan_to_num(0).max().clamp_min(1e-30))
@@ -342,174 +454,30 @@ class Runner:
                 attention.check()
 
 
-@dataclass(eq=False)
-class Attention:
-    """One attention module with its result in the plain pass, and the call from which its heads' outputs are known."""
+def parts_of(unchanged: Int[Tensor, "b plan"], plans: list[int], length: int) -> Generator[Part]:
+    """The parts of a batch of texts of `length` rows in which plans run, each from the first row that they change on.
 
-    site: Site
-    module: nn.Module
-    returned: object = None
-    call: AttentionCall | None = None
-    known: bool = False  # whether `project` gives what the module returned, tried once
-
-    def project(self, out: Tensor) -> Tensor:
-        """The module's first result for these heads' outputs: side by side, or after its own output projection."""
-        assert self.call is not None
-        flat, projection = rearrange(out, "b h q f -> b q (h f)"), self.call.output
-        # A projection outside the module is called by whoever called the module, on what it returned.
-        is_inside = projection is not None and any(projection is module for module in self.module.modules())
-        return projection(flat) if is_inside and projection is not None else flat
-
-    def check(self) -> None:
-        """Set `known`: whether `project` gives the module's result. A module that does more (a gate) runs as it is."""
-        self.known = False
-        # Modules of transformers return weights or caches behind
-        # the outputs: only the first result follows from the heads.
-        first = self.returned[0] if isinstance(self.returned, tuple | list) else self.returned
-        if self.call is None or not isinstance(first, Tensor) or self.call.gain is not None:
-            return
-        again = self.project(self.call.out)
-        if again.shape == first.shape:
-            self.known = bool((again - first).abs().max() <= SAME_OF_BLOCKS * first.abs().max())
-
-    def edited(self, edit: Callable[[AttentionCall], Tensor | None], size: int, times: int) -> object:
-        """The module's result after an edit, each text `times` times in a row."""
-        assert self.call is not None
-        call = self.call
-        wide = replace(call, **{name: widened(getattr(call, name), size, times) for name in ("q", "k", "v", "out")})
-        mask, rule = call.mask, call.rule
-        if mask.start.shape[0] == size:
-            # Only where it has a row of runs for each text: a mask
-            # that all texts share serves the expanded batch as it is.
-            mask = mask.texts(torch.arange(size, device="cpu").repeat_interleave(times))
-        if rule.bias is not None and rule.bias.shape[0] == size:
-            rule = replace(rule, bias=rule.bias.repeat_interleave(times, 0))
-        new = edit(replace(wide, mask=mask, rule=rule))
-        first = self.project(wide.out if new is None else new)
-        if isinstance(self.returned, Tensor):
-            return first
-        assert isinstance(self.returned, tuple | list), "else it is not known"
-        return type(self.returned)([first, *(widened(value, size, times) for value in self.returned[1:])])
-
-
-@dataclass(eq=False)
-class Block:
-    """A block of the model, its attention, the plans that begin in it, and its result in the plain pass."""
-
-    module: nn.Module
-    path: str
-    attention: list[Attention] = field(default_factory=list)
-    plans: list[int] = field(default_factory=list)
-    returned: object = None
-
-
-def blocks_of(model: nn.Module, spec: ModelSpec) -> tuple[list[Block], str]:
-    """The blocks in the order in which they run; or none, and the reason, where they cannot be identified."""
-    if is_sharded(model):
-        return [], "FSDP gathers a block's weights only while the whole model runs"
-    blocks: dict[str, Block] = {}
-    for site in spec.sites:
-        match = re.match(r"(.*?\.\d+)(\.|$)", f".{site.module}")
-        # "#2" marks a second call of one module: what it returned last is not what its first call returned.
-        if match is None or "#" in site.module:
-            return [], f"{site.module} is in no numbered block"
-        path = match[1].removeprefix(".")
-        if path == site.module:
-            return [], f"{path} attends by itself, with no module of its own for it"
-        if path not in blocks:
-            blocks[path] = Block(model.get_submodule(path), path)
-        blocks[path].attention.append(Attention(site, model.get_submodule(site.module)))
-    return list(blocks.values()), ""
-
-
-@contextmanager
-def keeping(model: nn.Module, blocks: Sequence[Block], *, guard: bool) -> Generator[None]:
-    """Keep the result of each block and each attention module, and every call, while a plain pass runs."""
-    thread = threading.get_ident()
-
-    # Hooks fire in every thread that runs the model: another thread's results would be kept as ours.
-    def keeper(part: Block | Attention) -> Callable[..., None]:
-        def keep(module: nn.Module, args: object, result: object) -> None:
-            if threading.get_ident() == thread:
-                part.returned = result
-
-        return keep
-
-    with ExitStack() as stack:
-        by_path = {attention.site.module: attention for block in blocks for attention in block.attention}
-
-        def keep_call(call: AttentionCall) -> None:
-            if call.site.module in by_path:
-                by_path[call.site.module].call = call
-
-        # The stack takes every hook off again, however far the pass came.
-        for part in [*blocks, *by_path.values()]:
-            stack.callback(part.module.register_forward_hook(keeper(part)).remove)
-        stack.enter_context(tap(model, on_call=keep_call if blocks else None, guard=guard))
-        yield
-
-
-@contextmanager
-def skipping(blocks: Sequence[Block], size: int, times: int) -> Generator[None]:
-    """Blocks that return their result of the plain pass; the last of each stack with each text `times` times.
-
-    The results of the others are read by nobody: the block after them ignores its inputs.
+    Plans, or neighbouring texts, run together where the rows that this adds cost less than another part. What changes
+    no row of a text does not run on it.
     """
-    last = {block.path.rpartition(".")[0]: block for block in blocks}.values()
-    # Only the last block's result reaches the expanded part, so only that one is copied.
-    with ExitStack() as stack:
-        for block in blocks:
-            returned = widened(block.returned, size, times) if block in last else block.returned
-            stack.enter_context(replaced_forward(block.module, lambda *args, r=returned, **kwargs: r))
-        yield
-
-
-@contextmanager
-def replaced_forward(module: nn.Module, forward: Callable[..., object]) -> Generator[None]:
-    """Another forward in a module's place, for this thread. They nest: the innermost one is called."""
-    thread = threading.get_ident()
-    with _FORWARD_STACKS:
-        stage = module.__dict__.get("forward")
-        if not isinstance(stage, _ForwardStack):
-            stage = _ForwardStack(module.forward, set_before=stage)
-            module.forward = stage  # type: ignore[method-assign]
-        # Under the lock, and by thread: another thread may put its own forward in, or take it out, at this very moment.
-        stage.forwards.setdefault(thread, []).append(forward)
-    try:
-        yield
-    finally:
-        with _FORWARD_STACKS:
-            stage.forwards[thread].pop()
-            if not stage.forwards[thread]:
-                del stage.forwards[thread]
-            # The last thread that leaves restores the module: the class's forward, or one set on the instance before.
-            if not stage.forwards and stage.set_before is None:
-                del module.forward
-            elif not stage.forwards:
-                module.forward = stage.set_before  # type: ignore[method-assign]
-
-
-@dataclass(eq=False)
-class _ForwardStack:
-    """A module's forward while some threads have others in its place. `set_before`: one set on the instance itself."""
-
-    forward: Callable[..., object]
-    set_before: Callable[..., object] | None
-    forwards: dict[int, list[Callable[..., object]]] = field(default_factory=dict)  # by thread
-
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
-        forwards = self.forwards.get(threading.get_ident())
-        return (forwards[-1] if forwards else self.forward)(*args, **kwargs)
-
-
-_FORWARD_STACKS = threading.Lock()  # held while stages come and go, never while a module runs
-
-
-def widened(value: object, size: int, times: int) -> object:
-    """Any module's result for a batch in which each text stands `times` times in a row."""
-    # Another first axis is no batch: a position bias, say, or the tables of a rotation, which all texts share.
-    if isinstance(value, Tensor):
-        return value.repeat_interleave(times, 0) if value.ndim and value.shape[0] == size else value
-    if isinstance(value, tuple | list):
-        return type(value)(widened(item, size, times) for item in value)
-    return value
+    size = len(unchanged)
+    if not bool(unchanged.any()):
+        yield Part(range(size), plans, 0, size)
+        return
+    groups: list[list[int]] = []
+    for plan in sorted(plans, key=lambda plan: int(unchanged[:, plan].sum())):
+        rows = unchanged[:, [*groups[-1], plan]] if groups else unchanged[:, []]
+        if groups and int((rows - rows.amin(1, keepdim=True)).sum()) <= PART_ROWS:
+            groups[-1].append(plan)
+        else:
+            groups.append([plan])
+    for group in groups:
+        firsts, begin = unchanged[:, group].amin(1).tolist(), 0
+        for end in range(1, size + 1):
+            # Of these texts and the next one: rows that would run though nothing changes them.
+            rows = firsts[begin : end + 1]
+            if end < size and (sum(rows) - min(rows) * len(rows)) * len(group) <= PART_ROWS:
+                continue
+            if (first := min(firsts[begin:end])) < length:
+                yield Part(range(begin, end), sorted(group), first, size)
+            begin = end

@@ -62,8 +62,9 @@ def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
     keeps, losses = [point["keep"] for point in curve], [point["loss"] for point in curve]
     line = [loss["change"] for loss in losses]
     sides = [[loss[end] if loss[end] is not None else loss["change"] for loss in losses] for end in ("low", "high")]
-    random = list(zip(*(loss["random"] for loss in losses), strict=True))
-    values = np.concatenate([line, *sides, *random])
+    # Random splits may have been compared at the split's own share alone.
+    at_random = [(share, loss["random"]) for share, loss in zip(keeps, losses, strict=True) if loss["random"]]
+    values = np.concatenate([line, *sides, *(changes for _, changes in at_random)])
     low, high = float(values.min()), float(values.max())
     axes = sheet.chart(
         CHART_LEFT, TOP, WIDTH - CHART_LEFT - MARGIN - 20, height, (keeps[0], 1.0),
@@ -71,15 +72,19 @@ def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
         ticks={share: f"{share:.0%}" for share in (0.1, 0.25, 0.5, 0.75, 1.0)},
     )  # fmt: skip
     axes.fill_between(keeps, np.array(sides[0]), np.array(sides[1]), color=BAND, linewidth=0, clip_on=False)
-    for order in random:
-        sheet.curve(zip(keeps, order, strict=True), FADED, 1.2, alpha=0.8, axes=axes)
+    for order in range(min((len(changes) for _, changes in at_random), default=0)):
+        points = [(share, changes[order]) for share, changes in at_random]
+        sheet.dots(axes, points, FADED, 3, 0.8)
+        sheet.curve(points, FADED, 1.2, alpha=0.8, axes=axes)
     sheet.curve(zip(keeps, line, strict=True), INK, 2.4, axes=axes)
     sheet.curve([(split.keep, low), (split.keep, high)], FADED, 1, dashed=True, axes=axes)
     sheet.text(CHART_LEFT, TOP - 14, "rise of the next-token loss (nats a token), mean of the texts that report", SMALL)
-    x, y = sheet.place(axes, keeps[2], line[2])
+    named = len(keeps) // 4
+    x, y = sheet.place(axes, keeps[named], line[named])
     sheet.text(x, y + 24, f"by {split.by}", BODY, weight="bold")
-    if random:
-        x, y = sheet.place(axes, keeps[2], max(order[2] for order in random))
+    if at_random:
+        share, changes = at_random[len(at_random) // 4]
+        x, y = sheet.place(axes, share, max(changes))
         sheet.text(x, y - 10, "at random", BODY, colour=FADED)
     middle = (CHART_LEFT + WIDTH - MARGIN - 20) / 2
     sheet.text(middle, TOP + height + 40, "share of key/value heads that keep everything", BODY, align="center")

@@ -11,6 +11,7 @@ from .effects.removal_curve import Curve as Curve
 from .effects.removal_curve import removal_curve as removal_curve
 from .effects.verdict import importance_verdict as importance_verdict
 from .effects.verdict import verdict as verdict
+from .prune import costs_without as costs_without
 from .prune import prune_heads as prune_heads
 from .prune import ways_to_lose as ways_to_lose
 from .save.save import Saved as Saved

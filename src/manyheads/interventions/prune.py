@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from manyheads.errors import HeadError, ModelError
 from manyheads.heads import Head, HeadSet, HeadsLike
-from manyheads.interventions.save.save import PrunedModel
+from manyheads.interventions.save.save import Costs, PrunedModel, cache_bytes_a_token
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs, require_in_memory
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.weights import KeptHeads, cut_model, projections_of
@@ -73,11 +73,35 @@ def prune_heads(lm: LoadedModel, heads: HeadsLike, *, empty_layers: bool = False
         lm.name,
         because,
         lm.processor,
+        lm.stored,
         before=lm.before if cut_before else lm.spec,
         weights_hash_before=lm.weights_hash_before if cut_before else lm.weights_hash,
         error=error,
         effect=effect,
     )
+
+
+def costs_without(lm: LoadedModel, heads: HeadsLike) -> Costs:
+    """What a model costs now, and would without these heads: parameters, and bytes of cache a token.
+
+    Where heads share a key/value head, only a whole group frees cache. Cost: none, it is counted from shapes.
+    Errors: HeadError for heads that cannot go; ModelError for a model whose heads cannot be separated.
+    """
+    remaining = require_legal(lm.spec, lm.spec.select(heads), shared_biases(lm.model, lm.spec), True)
+    parameters, freed, sites = dict(lm.model.named_parameters()), 0, list[Site]()
+    for site in lm.spec.sites:
+        stays = remaining.get(_layer(site))
+        if stays is None:
+            sites.append(site)
+            continue
+        for cut in projections_of(lm.model, site).cuts(stays.heads, stays.kv_heads):
+            if (weight := parameters.get(cut.path)) is not None:
+                size = weight.shape[cut.axis]
+                freed += weight.numel() // size * (size - len(cut.index))
+        if stays.heads:  # else the layer attends no longer
+            sites.append(replace(site, num_heads=len(stays.heads), num_kv_heads=len(stays.kv_heads)))
+    cache_bytes = (cache_bytes_a_token(lm, lm.spec.sites), cache_bytes_a_token(lm, sites))
+    return Costs((lm.spec.num_parameters, lm.spec.num_parameters - freed), cache_bytes)
 
 
 def shared_biases(model: nn.Module, spec: ModelSpec) -> dict[str, str]:
@@ -391,8 +415,8 @@ def _why(spec: ModelSpec, lost: Mapping[Layer, tuple[int, ...]], shared: Mapping
             ]
             return (
                 f"{site} has {site.num_heads} query heads over {site.num_kv_heads} key/value heads, which would be "
-                f"left with {', '.join(map(str, sizes))}. Remove whole groups of {size}, or the same number from each "
-                f"group that stays."
+                f"left with {', '.join(map(str, sizes))}. Remove whole groups of {size} (the least important: "
+                f"importance.lowest(N, groups=True), prune --lowest N), or the same number from each group that stays."
             )
     stack, rule = next(iter(shared.items()))
     for stack, rule in shared.items():

@@ -19,6 +19,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.attention import grouped_scores
+from manyheads.base import Progress
 from manyheads.edits import token_losses
 from manyheads.errors import StatisticError
 from manyheads.inputs import Batch, Inputs, forward, read
@@ -92,16 +93,6 @@ def hidden_needles(
     return needles
 
 
-def right_answers(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Float64[torch.Tensor, "b"]:
-    """1 for each text of the batch whose answer's tokens are all the likeliest ones, each after those before it."""
-    logits, right = outputs.logits, []
-    for row, place in enumerate(batch.places):
-        begin, end = needles[place].answer
-        answer = torch.tensor(needles[place].ids[begin:end], device=logits.device)
-        right.append((logits[row, begin - 1 : end - 1].argmax(-1) == answer).all())
-    return torch.stack(right).double()
-
-
 def answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Float64[torch.Tensor, "b"]:
     """The mean cross-entropy of each needle's answer, each of its tokens after those before it (nats)."""
     losses = token_losses(outputs, batch).double()
@@ -109,9 +100,12 @@ def answer_losses(outputs: Any, batch: Batch, needles: Sequence[Needle]) -> Floa
     return torch.stack([losses[row, begin - 1 : end - 1].mean() for row, (begin, end) in enumerate(spans)])
 
 
-def needle_scores(lm: LoadedModel, needles: Sequence[Needle], stack: str = "") -> Mapping[int, Float64[ndarray, "h"]]:
+def needle_scores(
+    lm: LoadedModel, needles: Sequence[Needle], stack: str = "", progress: Progress | None = None
+) -> Mapping[int, Float64[ndarray, "h"]]:
     """Each layer's query heads' retrieval scores, 0 to 1, means over needles, by layer.
 
+    `progress` is called with how many needles are read, and of how many.
     Cost: one forward pass over the needles, and the answer's rows of each map.
     """
     reading = read(lm, Inputs(ids=[needle.ids for needle in needles]))
@@ -122,7 +116,10 @@ def needle_scores(lm: LoadedModel, needles: Sequence[Needle], stack: str = "") -
             sums[call.site.layer] = sums.get(call.site.layer, 0.0) + copied_share(call, needle)
 
     for place, needle in enumerate(needles):  # one by one: a text that is read alone has no padding to reckon with
-        forward(lm, reading.batch([place]), partial(add, needle=needle))
+        # The guard checks the first pass alone: it costs a second attention, and needles differ in tokens alone.
+        forward(lm, reading.batch([place]), partial(add, needle=needle), guard=place == 0)
+        if progress is not None:
+            progress(place + 1, len(needles))
     return {layer: hits / len(needles) for layer, hits in sums.items()}
 
 

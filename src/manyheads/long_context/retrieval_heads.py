@@ -14,7 +14,7 @@ Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024 (needles).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -27,7 +27,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Progress, one_of, plural, whole
-from manyheads.edits import METRICS, Metric, Runner, choose_metric, plan_edits, require_loaded, token_losses
+from manyheads.edits import METRICS, Metric, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, generate, read
 from manyheads.interventions.effects import rank_correlation
@@ -37,9 +37,9 @@ from manyheads.long_context.needles import (
     answer_losses,
     hidden_needles,
     needle_scores,
-    right_answers,
 )
 from manyheads.long_context.split_layer import JoinedBy, split_layers
+from manyheads.long_context.split_passes import SplitPasses
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Ablate, Plan
@@ -49,9 +49,10 @@ from manyheads.statistics.defined import distant_mass
 from manyheads.statistics.sums import BatchReader
 
 By = Literal["effect", "needle_effect", "distant_mass", "needle"]
-SHARES = tuple(share / 10 for share in range(1, 11))  # of the curve
-RANDOM = 5
-NEEDLES = 8  # in each half
+SHARES = 3  # of the curve
+RANDOM = 2
+FEW_RANDOM = 5  # with fewer, one that is drawn badly or well decides
+NEEDLES_A_TEXT, MOST_NEEDLES = 2, 8  # in each half
 WRITTEN, PROMPTS = 32, 6  # tokens that are written on after some texts
 GREEDY = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 LOSS = METRICS["loss"]
@@ -74,10 +75,12 @@ def split_heads(
     sink: int = 128,
     recent: int = 256,
     also: Sequence[By] = (),
-    needles: Sequence[Needle] | None = None,
+    needles: Sequence[Needle] | int | None = None,
     context: int | None = None,
     batch: int = 1,
     random: int = RANDOM,
+    random_curve: bool = False,
+    shares: int = SHARES,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
@@ -94,11 +97,13 @@ def split_heads(
     - `sink`: the first positions that a streaming head keeps.
     - `recent`: the last positions that a streaming head keeps.
     - `also`: what else is computed, for `agreement`; distant mass is always, and "needle" where needles fit.
-    - `needles`: those of a probe of your own, of which every other one chooses; None: pass keys are hidden in the texts
-      (random tokens, where there is no tokenizer).
+    - `needles`: those of a probe of your own, of which every other one chooses; or how many pass keys (random tokens,
+      where there is no tokenizer) are hidden in the texts of each half; None: two for each of its texts, up to 8.
     - `context`: tokens for which the saved cache is counted; None: all positions of the model.
     - `batch`: texts for which it is counted.
-    - `random`: how many random splits are set beside it.
+    - `random`: how many random splits of as many heads are set beside it.
+    - `random_curve`: whether they are at every share of the curve too.
+    - `shares`: how many shares the curve has, evenly spread between 0 and 1: of 3 these are 0.25, 0.5 and 0.75.
     - `seed`: draws these.
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how much is done, and of how much.
@@ -116,17 +121,19 @@ def split_heads(
     - "generation": the same of the share of 32 greedily written tokens until the first that differs from the model's
       own (1: the same text). None where no position is left to write to, or the model has no `generate`.
     - "cache": bytes of keys and values at `context`, with the split and whole. "verdict": `level` and `words`.
-    - "curve": for keep = 0.1, 0.2 ... 1, and `keep` itself, the entry `loss`, and `recall` as one number.
+    - "curve": for each share, `keep` itself and 1, the entry `loss` (with random splits at `keep` alone, unless
+      `random_curve`), and `recall` as one number.
 
     Cost: by effect, about (L + 1) / 2 forward passes over the first half for the groups of one layer, in a model of L
-    layers, and by needle effect as many over that half's needles; then 9 * (1 + `random`) passes over the other half,
-    and 9 + `random` over its needles. A text's logits are held whole. Errors: StatisticError, TextError, ModelError,
-    PlanError.
+    layers, and by needle effect as many over that half's needles; then `shares` + `random` passes over the other half
+    and its needles, of the rows behind `sink + recent` and of the layers from a split's first streaming one on
+    (`notes["passes"]`). A text's logits are held whole. Errors: StatisticError, TextError, ModelError, PlanError.
     Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024, Retrieval heads.
     """
     stack = _stack_of(lm)
     require_share(keep)
     numbers = {"sink": sink, "recent": recent, "batch": batch, "random": random, "seed": seed, "num_tokens": num_tokens}
+    numbers |= {"shares": shares} | ({"needles": needles} if isinstance(needles, int) else {})
     for criterion in (by, *also):
         one_of("by", criterion, UNITS, StatisticError, "chooses no heads")
     for name, value in numbers.items():
@@ -138,9 +145,13 @@ def split_heads(
             f"Give a smaller sink= or recent=, or a longer context."
         )
     choosing, reporting, left_out = _halves(lm, given, sink + recent)
-    if needles is None:
-        hide = partial(hidden_needles, lm, sink=sink, recent=recent, count=NEEDLES)
-        probes = [hide(half.rows, seed=seed + place) for place, half in enumerate((choosing, reporting))]
+    if needles is None or isinstance(needles, int):
+        probes = [
+            hidden_needles(
+                lm, half.rows, sink, recent, needles or min(MOST_NEEDLES, NEEDLES_A_TEXT * half.num_texts), seed + place
+            )
+            for place, half in enumerate((choosing, reporting))
+        ]
     else:
         probes = [list(needles[::2]), list(needles[1::2])]
 
@@ -156,7 +167,9 @@ def split_heads(
             f"every layer of {lm.name} has a window of at most sink + recent = {sink + recent} positions, so that all "
             f"its heads stream already. Give a smaller sink= or recent=."
         )
-    by_query = {"distant_mass": distant} | ({"needle": needle_scores(lm, probes[0], stack)} if probes[0] else {})
+    by_query = {"distant_mass": distant} | (
+        {"needle": needle_scores(lm, probes[0], stack, progress)} if probes[0] else {}
+    )
     # Of a key/value head, the highest score of its query heads.
     criteria = {
         name: {place: scores[place].reshape(layer.num_kv_heads, -1).max(1) for place, layer in split.dividable}
@@ -180,36 +193,61 @@ def split_heads(
         )
     split = with_scores(split, criteria[by], by_query.get(by, {})).with_keep(keep)
 
-    # --- reporting: every share of heads, by score and at random, on the other half ---
+    # --- reporting: some shares of heads by score, and at random, on the other half ---
     generator = np.random.Generator(np.random.PCG64(seed))
     drawn = [
         with_scores(split, {place: generator.random(layer.num_kv_heads) for place, layer in split.dividable}, {})
         for _ in range(random)
     ]
-    shares = sorted({*SHARES, float(keep)})
-    splits = [order.with_keep(share) for order in (split, *drawn) for share in shares]
-    plans = [Plan([part.ablation()] if part.keep < 1 else []) for part in splits]
-    batches = tuple(reporting.reading.batches(num_tokens))
+    curve_shares = sorted({*((number + 1) / (shares + 1) for number in range(shares)), float(keep), 1.0})
+    own_place, num_shares = curve_shares.index(float(keep)), len(curve_shares)
+    # The split at each share, then random ones at `keep`; random ones of a curve last, which read no needles: what a
+    # curve of them would show, that of the loss shows already.
+    compared_splits = [split.with_keep(share) for share in curve_shares] + [order.with_keep(keep) for order in drawn]
+    of_curve = [order.with_keep(share) for share in curve_shares for order in drawn] if random_curve else []
+    passes, of_needles = SplitPasses(lm, [*compared_splits, *of_curve]), SplitPasses(lm, compared_splits)
+    finished = _finished(lm, reporting, sink + recent)
+    num_cut = sum(begin < len(reporting.rows[place]) for place, (begin, _) in finished.items())
+    count = StepCount((len(reporting.rows) + num_cut) * passes.count + len(probes[1]) * of_needles.count, progress)
+    by_row: list[list[float]] = []
+    written: list[list[float]] = []
+    for place, row in enumerate(reporting.rows):
+        begin, ids = finished.get(place, (len(row), row))
+        # A text behind which the model wrote is read with that, in one pass; one that had to be cut for it, in two.
+        whole_text = row if begin < len(row) else ids
+        predicted = passes.read(whole_text, range(len(whole_text) - 1), count.step)
+        by_row.append([float(one.losses[: len(row) - 1].mean()) for one in predicted])
+        first = begin - 1
+        if begin < len(row):
+            first, predicted = 0, passes.read(ids, range(begin - 1, len(ids) - 1), count.step)
+        if place in finished:
+            written.append([float(one.right[first:].cumprod(0).double().mean()) for one in predicted])
+    losses = reporting.by_text(np.array(by_row).T)
 
-    def mean_loss(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
-        return token_losses(outputs, batch).double().nanmean(-1)
+    def beside(readings: Readings, place: int) -> Float64[ndarray, "split text"]:
+        """The split at a share and the random ones there, behind the model as it is."""
+        at_random = readings[1 + num_shares :][: len(drawn)] if place == own_place else readings[:0]
+        if random_curve and place != own_place:
+            at_random = readings[1 + num_shares + len(drawn) + place * len(drawn) :][: len(drawn)]
+        return np.concatenate([readings[1 + place][None], at_random])
 
-    losses = reporting.by_text(_readings(lm, plans, batches, mean_loss, progress))
-    own_place, step = shares.index(float(keep)), len(shares)
-    recall, recalls = None, [None] * step
+    recall, recalls = None, [None] * num_shares
     if probes[1]:
-        batches = _batches(lm, [needle.ids for needle in probes[1]], num_tokens)
-        # Random splits at one share alone: what a curve of them would show, that of the loss shows already.
-        readings = _readings(
-            lm, plans[:step] + plans[own_place::step], batches, partial(right_answers, needles=probes[1]), progress
-        )
-        recall = compared(readings[0], readings[1 + step :], -1)
-        recalls = readings[1 : 1 + step].mean(1).tolist()
+        answered = []
+        for needle in probes[1]:
+            answer = range(needle.answer[0] - 1, needle.answer[1] - 1)
+            answered.append([float(one.right.all()) for one in of_needles.read(needle.ids, answer, count.step)])
+        readings = np.array(answered).T
+        recall = compared(readings[0], beside(readings, own_place), -1)
+        recalls = readings[1 : 1 + num_shares].mean(1).tolist()
     curve = [
-        {"keep": share, "loss": compared(losses[0], losses[1:][place::step], 1), "recall": recalls[place]}
-        for place, share in enumerate(shares)
+        {"keep": share, "loss": compared(losses[0], beside(losses, place), 1), "recall": recalls[place]}
+        for place, share in enumerate(curve_shares)
     ]
-    written = _written(lm, reporting, plans[own_place::step], sink + recent)
+    generation = None
+    if written:
+        shares_written = np.array(written).T
+        generation = compared(shares_written[0], beside(shares_written, own_place), -1)
     rows = [len(row) for row in reporting.rows]
     size: dict[str, Any] = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
     flat = {name: np.concatenate(list(scores.values())) for name, scores in criteria.items()}
@@ -230,16 +268,17 @@ def split_heads(
         "curve": curve,
         "loss": curve[own_place]["loss"],
         "recall": recall,
-        "generation": None if written is None else compared(written[0], written[1:], -1),
+        "generation": generation,
         "cache": {**size, "whole": split.cache_bytes(**size, whole=True), "split": split.cache_bytes(**size)},
     }  # fmt: skip
     evidence["verdict"] = verdict_of(split, evidence["loss"], evidence["recall"])
     notes = {
         "computed": computed,
-        "random": f"{random} orders of all heads, from seed {seed}",
+        "passes": passes.because,
+        "random": f"{random} orders of all heads, from seed {seed}" + f", at keep {keep:g}" * (not random_curve),
         "loss": f"the mean over {plural(reporting.num_texts, 'text')} that report of each one's mean over its tokens",
     }
-    if needles is None:
+    if needles is None or isinstance(needles, int):
         kind = "random tokens" if lm.tokenizer is None else "pass keys"
         fits = f"{kind} in {len(probes[0])} and {len(probes[1])} texts"
         notes["needles"] = fits if all(probes) else "none fits into texts as long as these"
@@ -301,8 +340,9 @@ def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, A
         begin = {"better": "Better than random", "worse": "Worse than random", "as good": "No better than random"}
         span = f"{loss['better_low']:.4f} to {loss['better_high']:.4f}"
         words = f"{begin[level]}: {words}; {loss['better']:.4f} less (95 % over texts: {span})."
-        if len(loss["random"]) == 1:
-            words += " One random split stands for all others here: compare more of them."
+        if (count := len(loss["random"])) < FEW_RANDOM:
+            stands = "One random split stands" if count == 1 else f"{count} random splits stand"
+            words += f" {stands} for all others here: compare more of them (random={FEW_RANDOM})."
     if recall is not None and not recall["before"]:
         words += " The model finds no needle even with everything, so needles say nothing of its heads."
     return {"level": level, "words": words}
@@ -457,46 +497,31 @@ def _batches(lm: LoadedModel, rows: Sequence[Sequence[int]], num_tokens: int) ->
     return tuple(read(lm, Inputs(ids=rows)).batches(num_tokens))
 
 
-def _readings(
-    lm: LoadedModel,
-    plans: Sequence[Plan],
-    batches: Sequence[Batch],
-    value_of: Callable[[Any, Batch], Tensor],
-    progress: Progress | None,
-) -> Float64[ndarray, "plan row"]:
-    """What `value_of` gives of each row, of the model as it is and under each plan."""
-    # A metric whose change is the reading itself: differences are taken by text, later. Plans that are equal (nearby
-    # shares of few heads) run once.
-    metric = Metric("reading", "", "one number a row", value_of, lambda before, after: after)
-    once = {plan: place for place, plan in enumerate(dict.fromkeys([Plan([]), *plans]))}
-    runner = Runner.of(lm, plan_edits(lm, list(once)), metric, share=False)
-    readings = runner.over(batches, progress).changes.T.contiguous().numpy()
-    return readings[[once[plan] for plan in (Plan([]), *plans)]]
+@dataclass(eq=False)
+class StepCount:
+    """Counts passes for `progress`."""
+
+    total: int
+    progress: Progress | None
+    done: int = 0
+
+    def step(self) -> None:
+        self.done += 1
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
 
-def _written(lm: LoadedModel, half: Half, plans: Sequence[Plan], reach: int) -> Readings | None:
-    """The share of the model's own greedy continuation that comes before the first token another model would write.
+def _finished(lm: LoadedModel, half: Half, reach: int) -> dict[int, tuple[int, Sequence[int]]]:
+    """The first rows with what the model writes behind them, greedily: where that begins, and all tokens, by row.
 
-    Until then the two write the same text, so one pass over the finished text tells what each would write next.
+    What another model would write is alike up to the first token that it would not write: until then both read the same
+    text, so one pass over the finished text tells that. Texts that leave no room to write are cut.
     """
-    ends = [
-        len(row) if lm.max_positions is None else min(len(row), lm.max_positions - WRITTEN - 1) for row in half.rows
-    ]
-    prompts = [row[:end] for row, end in zip(half.rows, ends, strict=True) if end > reach][:PROMPTS]
-    if not prompts or not hasattr(lm.model, "generate"):
-        return None
-    finished = []
-    for prompt in prompts:
-        ids = generate(lm, [prompt], WRITTEN, GREEDY).tokens.ids
+    limit = len(max(half.rows, key=len)) if lm.max_positions is None else lm.max_positions - WRITTEN - 1
+    ends = {place: min(len(row), limit) for place, row in enumerate(half.rows) if min(len(row), limit) > reach}
+    finished: dict[int, tuple[int, Sequence[int]]] = {}
+    for place, end in list(ends.items())[: PROMPTS if hasattr(lm.model, "generate") else 0]:
+        ids = generate(lm, [half.rows[place][:end]], WRITTEN, GREEDY).tokens.ids
         assert ids is not None
-        finished.append(ids[0].tolist())
-
-    def same(outputs: Any, batch: Batch) -> Float64[Tensor, "b"]:
-        next_tokens, shares = outputs.logits.argmax(-1), []
-        for row, place in enumerate(batch.places):
-            begin, end = len(prompts[place]), len(finished[place])
-            written = torch.tensor(finished[place][begin:], device=next_tokens.device)
-            shares.append((next_tokens[row, begin - 1 : end - 1] == written).cumprod(0).double().mean())
-        return torch.stack(shares)
-
-    return _readings(lm, plans, _batches(lm, finished, BATCH_TOKENS), same, None)
+        finished[place] = (end, ids[0].tolist())
+    return finished

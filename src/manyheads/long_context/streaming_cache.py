@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -406,6 +406,13 @@ class StreamingLayer(CacheLayerMixin):
             self.heads.append(torch.tensor(heads, dtype=torch.long, device=self.device))
         self.is_initialized = True
 
+    def begin(self, *read: Tensor) -> None:
+        """Hold keys and values of positions that were read before, no more than a streaming head has room for."""
+        self.lazy_initialization(*read)
+        # The ring's slots of the first sink + recent positions are these positions themselves.
+        self.stores = [[x[:, heads] for x in read] if len(heads) else [] for heads in self.kv_heads]
+        self.length = read[0].shape[2]
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Hand new keys and values on to attention, which comes next, and there they are stored. Errors: ModelError."""
         block = self.block
@@ -618,6 +625,17 @@ class StreamingCache(DynamicCache):
         self.block, self.texts, self.generated = block, Texts(), False
         for number, index in block.places.values():
             self.layers[index] = StreamingLayer(block, number, self.texts)
+
+    def begin(self, layers: Sequence[Any], length: int) -> None:
+        """Go on behind the first `length` positions of one text, sink + recent at most, which the model read as it is:
+        `layers` are those of the cache that it filled."""
+        for index, layer in enumerate(layers):
+            own = self.layers[index]
+            if isinstance(own, StreamingLayer):
+                own.begin(layer.keys[:, :, :length], layer.values[:, :, :length])
+            else:
+                self.layers[index] = copy.deepcopy(layer)
+        self.texts.length = length
 
     @property
     def held_bytes(self) -> int:

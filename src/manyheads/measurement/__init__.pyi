@@ -3,6 +3,7 @@ from .loop import by_model as by_model
 from .loop import sums_of as sums_of
 from .measurement import measure as measure
 from .measurement import measure_call as measure_call
+from .measurement import measure_corpus as measure_corpus
 from .of_a_recording import EVERY_ROW as EVERY_ROW
 from .of_a_recording import measure_recording as measure_recording
 from .of_a_recording import sinks_of as sinks_of
@@ -12,5 +13,8 @@ from .pooling import PooledMaps as PooledMaps
 from .pooling import pooled_maps as pooled_maps
 from .split_heads import place_of as place_of
 from .table_and_recording import Beside as Beside
+from .table_and_recording import NextToken as NextToken
+from .table_and_recording import NextTokens as NextTokens
 from .table_and_recording import SampleLink as SampleLink
+from .table_and_recording import spelled as spelled
 from .table_and_recording import study as study

@@ -91,12 +91,7 @@ def measure(
         streamed |= annotated
     if not inputs.has_media and texts is not None and streamed:
         what = RunRequest(lm, statistics, inputs.long, sinks, kinds)
-        run = corpus_sums(what, as_corpus(texts), progress=progress, resume=resume, ranks=ranks)
-        total, basis = run.total, run.basis
-        if not total.num_texts:
-            reasons = str(total.failures).rstrip(".") or "it is empty"
-            raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
-        return whole_table(lm.model, basis.table(total.sums, total.counts, total.failures, run.notes))
+        return measure_corpus(what, texts, progress=progress, resume=resume, ranks=ranks)
     if resume is not None or callable(statistics):
         raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
     with_text = inputs.image is not None and texts is not None
@@ -107,6 +102,23 @@ def measure(
         by_name = statistics not in ("default", "all")
         return _measure_media(lm, read(lm, inputs), chosen, by_name=by_name, progress=progress, sinks=sinks)
     return study(lm, read(lm, inputs), chosen, keep=(), sinks=sinks, kinds=kinds, progress=progress).table
+
+
+def measure_corpus(
+    what: RunRequest,
+    texts: InputsLike | Corpus,
+    *,
+    progress: Progress | None = None,
+    resume: str | Path | None = None,
+    ranks: Ranks | None = None,
+) -> HeadTable:
+    """The table of texts that stream, as `measure` returns it. Errors: as of `measure`."""
+    run = corpus_sums(what, as_corpus(texts), progress=progress, resume=resume, ranks=ranks)
+    total, basis = run.total, run.basis
+    if not total.num_texts:
+        reasons = str(total.failures).rstrip(".") or "it is empty"
+        raise TextError(f"no text of this shard of {basis.notes['corpus']} could be measured: {reasons}.")
+    return whole_table(what.lm.model, basis.table(total.sums, total.counts, total.failures, run.notes))
 
 
 def _measure_media(

@@ -1,7 +1,8 @@
 """Several questions about some texts, answered by one pass: their statistics, a recording, small maps, a telling link.
 
 `study` measures and records. Whoever wants more of the same pass gives it something to watch each batch: `MapPooling`
-(`pooling`) for the map of every head, `SampleLink` for a sentence with its most telling link.
+(`pooling`) for the map of every head, `SampleLink` for a sentence with its most telling link; and `NextTokens` for what
+a language model writes next.
 """
 
 # device: words, tokens and a pass's answers are the host's
@@ -11,14 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import NamedTuple
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from manyheads.base import Progress
-from manyheads.inputs import Batch, InputsLike, Keep, Reading, Recorder, read
-from manyheads.measurement.loop import by_model, sinks_or_search, sums_of
+from manyheads.inputs import Batch, InputsLike, Keep, Reading, Recorder, forward, read
+from manyheads.measurement.loop import sinks_or_search, sums_of
 from manyheads.measurement.sinks import SinkSearch
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.loading import Tokenizer
 from manyheads.models.taps import Observer, Tap
 from manyheads.recording import HeadLink, LayerRecord, Recording, SpacedWord, TellingSearch, spaced_words
 from manyheads.spec import DECODER
@@ -46,6 +53,7 @@ def study(
     sinks: Sinks | None = None,
     kinds: bool = False,
     beside: Iterable[Beside] = (),
+    following: NextTokens | None = None,
     progress: Progress | None = None,
 ) -> Study:
     """Measure some texts and record them, in one forward pass over each: what `measure` and `record` give.
@@ -57,6 +65,7 @@ def study(
     - sinks: those of an earlier table; without them they are found on some of the texts.
     - kinds: whether to count what each kind of token receives.
     - beside: what else watches the batches.
+    - following: is told what the model writes next.
     - progress: called with the tokens read so far, and those in all.
 
     Cost: one forward pass, and one pass over the maps' tiles. Errors: as of `measure` and `record`.
@@ -67,7 +76,6 @@ def study(
     reading = replace(reading, most_padding=lm.most_padding)
     sought = sinks_or_search(reading, chosen) if sinks is None else sinks
     taps: list[Tap] = []
-    run_model = by_model(lm)
 
     def run(batch: Batch, reader: Observer) -> Tap:
         watching = [reader, *(observer for watch in beside if (observer := watch(batch)) is not None)]
@@ -78,7 +86,11 @@ def study(
             for observer in watching:
                 observer(call)
 
-        tap = run_model(batch, observe)
+        if following is not None and following.ends(batch):
+            outputs, tap = forward(lm, following.asking(batch), observe, head=True)
+            following.tell(outputs.logits, batch)
+        else:
+            tap = forward(lm, batch, observe).tap
         taps.append(tap)
         return tap
 
@@ -136,3 +148,63 @@ class SampleLink:
             self.search.add(record, words_of[id(tokens)], text)
 
         return observe
+
+
+class NextToken(NamedTuple):
+    """A token that may come next, as it is written, and its probability."""
+
+    text: str
+    probability: float
+
+
+@dataclass(eq=False)
+class NextTokens:
+    """What a language model writes after the last piece of a reading: its likeliest tokens, by the pass that measures.
+
+    `most`: how many. `tokens` are they, the likeliest first; none before the pass, and none of a model that continues
+    no text (`LoadedModel.predicts`) or writes one of its own.
+    """
+
+    reading: Reading
+    most: int = 5
+    tokens: tuple[NextToken, ...] = ()
+
+    def ends(self, batch: Batch) -> bool:
+        """Whether the last piece is in this batch, of a model that goes on with it."""
+        lm = self.reading.lm
+        last = len(self.reading.pieces) - 1
+        return last in batch.places and batch.main is not None and lm.predicts == "next" and not lm.writes_apart
+
+    def asking(self, batch: Batch) -> Batch:
+        """The batch, with logits of one token asked for, where the model can give one alone."""
+        if "logits_to_keep" not in signature(self.reading.lm.model.forward).parameters:
+            return batch
+        place = torch.tensor([self._place(batch)[1]], device=self.reading.lm.device)
+        return replace(batch, options={**batch.options, "logits_to_keep": place})
+
+    def tell(self, logits: Float[Tensor, "b n v"], batch: Batch) -> None:
+        """The logits of that token, or of all tokens."""
+        row, place = self._place(batch)
+        chances = logits[row, 0 if logits.shape[1] == 1 else place].double().softmax(-1).cpu()
+        likeliest = chances.topk(min(self.most, len(chances)))
+        tokenizer = self.reading.lm.required_tokenizer
+        self.tokens = tuple(
+            NextToken(spelled(tokenizer, token), chance)
+            for chance, token in zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
+        )
+
+    def _place(self, batch: Batch) -> tuple[int, int]:
+        row = batch.places.index(len(self.reading.pieces) - 1)
+        return row, int(batch.tokens.lengths[row]) - 1
+
+
+def spelled(tokenizer: Tokenizer, index: int) -> str:
+    """A token as it stands in a text, blanks as ␣ ↵ ⇥; its piece where it is part of a character; else its number."""
+    try:
+        text = tokenizer.decode([index])
+        piece = tokenizer.convert_ids_to_tokens([index])[0]
+    except (IndexError, KeyError, OverflowError):  # a model's table of words is often longer than its tokenizer's
+        text = piece = None
+    if text and "�" not in text:
+        return text if text.strip() else text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
+    return piece or f"token {index}"

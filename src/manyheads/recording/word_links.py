@@ -241,6 +241,8 @@ def spaced_words(words: Words, text: int = 0, num_units: int | None = None) -> l
         last = len(spaced)
         spaced.append(SpacedWord(name, unit.text, any(map(is_space, between)), False))
         end = stop
+    if last >= 0 and len(spaced) == len(words.units(text)):  # nor are such words at the end left out
+        spaced[last] = spaced[last]._replace(text=spaced[last].text + words.texts[text][end:].strip())
     return spaced
 
 

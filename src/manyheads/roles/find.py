@@ -10,7 +10,8 @@ its strongest links there. The links are of syntax from a word to its governor o
 to its antecedents, else between the tokens that the role means, and no other: an example shows what its label says, so
 the pairs are those that the statistic counts, taken from the statistics' own tables and at their own granularity
 (tokens, not words). A number says how often a head does something; a sentence shows what that looks like.
-Cost of examples: one more reading of at most `MOST_TEXTS`, and of as many passages where coreference is counted.
+Cost of examples: one more reading of those texts of which links are shown. How well a head does in a text is kept from
+the pass that measures the corpus; where an earlier run has measured it (`resume`), that text is measured once more.
 """
 
 # device: words, tokens and a pass's answers are the host's
@@ -22,23 +23,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import chain, pairwise
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from manyheads.base import Progress
 from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import InputsLike, Piece, Reading, read, record
+from manyheads.inputs import Inputs, InputsLike, Piece, Reading, read, record
 from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
-from manyheads.measurement import by_model, measure, sums_of
-from manyheads.measurement.corpus_run import HeadSums, Wanted, require_own
+from manyheads.measurement import by_model, measure, measure_corpus, sums_of
+from manyheads.measurement.corpus_run import HeadSums, RunRequest, Wanted, require_own
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
@@ -58,6 +60,7 @@ from manyheads.statistics.defined import (
     syntax_statistics,
     targets,
 )
+from manyheads.statistics.sums import BatchSums
 from manyheads.texts import ROOT, Document, Gold, Sinks, Tokens, WordMap, Words, text_seed
 
 log = logging.getLogger("manyheads")
@@ -68,6 +71,7 @@ FOLDERS = {"texts": "texts", "passages": "passages", "second corpus": "elsewhere
 """What is read, one after another, as far as it is asked for; and the folder of each reading in that to resume from."""
 
 MOST_TEXTS = 200
+RECORDED = 32  # texts whose queries and keys are held at once: of 135 M parameters and 700 tokens, 65 MB
 MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much
 SHORTEST, LONGEST = 5, 60  # tokens: what reads as a sentence
 LONGEST_PASSAGE = 256  # passages have up to 128 words
@@ -125,7 +129,9 @@ def find_roles(
         require_all_heads(lm.model, lm.name, "find_roles(probes=True)")
     begins: Callable[[str], None] = on_reading or (lambda name: None)
     # Patterns are checked here, before the first reading: one that is none must not show when a corpus has been read.
-    questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
+    questions = _Questions(
+        pattern_statistics(patterns or {}), passages is not None, on_questions, lm if examples else None
+    )
     pattern_of = {name.strip(): pattern for name, pattern in (patterns or {}).items()}
 
     def read(
@@ -133,7 +139,13 @@ def find_roles(
     ) -> HeadTable:
         begins(name)
         folder = None if resume is None else Path(resume) / FOLDERS[name]
-        return measure(lm, source, statistics, sinks=sinks, kinds=kinds, progress=progress, resume=folder, ranks=ranks)
+        inputs = Inputs.of(source)
+        if not callable(statistics) or inputs.texts is None or inputs.has_media:
+            return measure(
+                lm, source, statistics, sinks=sinks, kinds=kinds, progress=progress, resume=folder, ranks=ranks
+            )
+        what = RunRequest(lm, statistics, inputs.long, sinks, kinds, watch=questions.watch)
+        return measure_corpus(what, inputs.texts, progress=progress, resume=folder, ranks=ranks)
 
     tables = [read("texts", texts, questions.of_texts, kinds=True)]
     check_table(tables[0])
@@ -152,10 +164,9 @@ def find_roles(
         left_out = "left out: the heads are divided among processes" if examples else ""
         return replace(roles, notes={**notes, **({"examples": left_out} if left_out else {})})
     begins("examples")
-    shown_texts = {
-        **find_examples(lm, questions.head, roles, questions.all_statistics, table.sinks, examples, pattern_of),
-        **find_examples(lm, questions.passages, roles, questions.of_coreference, table.sinks, examples, pattern_of),
-    }
+    shown_texts: dict[tuple[Head, str], tuple[Example, ...]] = {}
+    for scored in questions.scored:
+        shown_texts |= find_examples(lm, scored, roles, table.sinks, examples, pattern_of)
     roles = replace(roles, examples=shown_texts)
     if not probes:
         return roles
@@ -190,7 +201,7 @@ def role_sums(
     Cost and errors as of `find_roles`.
     """
     check_resume(resume)
-    questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions)
+    questions = _Questions(pattern_statistics(patterns or {}), passages is not None, on_questions, None)
 
     def read(name: str, corpus: Corpus, sums: HeadSums) -> HeadSums:
         if on_reading is not None:
@@ -261,39 +272,50 @@ def fixed_questions(patterns: Iterable[str], passages: bool) -> dict[str, str]:
 
 
 class _Questions:
-    """Which statistics are measured; those that depend on the corpus follow from a survey of its first texts."""
+    """Which statistics are measured; those that depend on the corpus follow from a survey of its first texts.
+
+    `shown_by`: the model by which examples are chosen, None for none: `scored` are the texts to choose from.
+    """
 
     def __init__(
-        self, of_patterns: list[Statistic], passages: bool, on_questions: Callable[[dict[str, str]], None] | None
+        self,
+        of_patterns: list[Statistic],
+        passages: bool,
+        on_questions: Callable[[dict[str, str]], None] | None,
+        shown_by: LoadedModel | None,
     ) -> None:
         self.of_patterns, self.with_passages, self.on_questions = of_patterns, passages, on_questions
-        self.head: tuple[Document, ...] = ()
-        self.passages: tuple[Document, ...] = ()
-        self.all_statistics: tuple[Statistic, ...] = ()
-        self.of_coreference: tuple[Statistic, ...] = ()
+        self.shown_by = shown_by
+        self.annotated = False
+        self.scored: list[TextScores] = []
 
     def of_texts(self, survey: Survey) -> tuple[Statistic, ...]:
-        self.head = survey.documents
         relations = relations_of(survey)
         fixed = [STATISTICS[name] for name in dict.fromkeys((*NEEDED, *(n for rule in ASKED for n in rule.needed)))]
-        self.all_statistics = (*fixed, *self.of_patterns, *syntax_statistics(relations))
+        statistics = (*fixed, *self.of_patterns, *syntax_statistics(relations))
         if self.on_questions is not None:
             further = coreference_rules() if self.with_passages else ()
-            self.on_questions(questions_of((*rules_of(self.all_statistics), *further)))
-        return self.all_statistics
+            self.on_questions(questions_of((*rules_of(statistics), *further)))
+        return self._noted(survey, statistics)
 
     def of_passages(self, survey: Survey) -> tuple[Statistic, ...]:
-        self.passages = survey.documents
-        self.of_coreference = tuple(
-            coreference_statistics(survey_coreference(passage.gold for passage in self.passages))
-        )
-        return self.of_coreference
+        gold = (passage.gold for passage in survey.documents)
+        return self._noted(survey, tuple(coreference_statistics(survey_coreference(gold))))
+
+    def _noted(self, survey: Survey, statistics: tuple[Statistic, ...]) -> tuple[Statistic, ...]:
+        self.annotated |= any(document.gold for document in survey.documents)
+        if self.shown_by is not None:
+            self.scored.append(TextScores.of(self.shown_by, survey.documents, statistics))
+        return statistics
+
+    def watch(self, documents: Sequence[Document], adds: BatchSums) -> None:
+        """Keep what a batch says of texts that may be examples of the reading that was surveyed last."""
+        if self.scored:
+            self.scored[-1].keep(documents, adds)
 
     def unplaced(self, lm: LoadedModel) -> dict[str, str]:
         """Warn (log and note) that a slow tokenizer gives no offsets, so that syntax and coreference stay NaN."""
-        if getattr(lm.tokenizer, "is_fast", False) or not any(
-            document.gold for document in (*self.head, *self.passages)
-        ):
+        if getattr(lm.tokenizer, "is_fast", False) or not self.annotated:
             return {}
         note = (
             f"{type(lm.tokenizer).__name__} is a slow tokenizer: it does not say which characters its tokens are, so "
@@ -345,66 +367,119 @@ class Search(NamedTuple):
     statistic: str
 
 
+@dataclass(frozen=True, eq=False)
+class TextScores:
+    """The texts that examples are chosen from, and what each of them adds to the statistics that roles rest on.
+
+    `statistics`: those that were measured on such texts, `columns` the places of those that are of use here. `pieces`:
+    the texts as the model reads them, with their documents. `rows`: of each text that was measured, by its place among
+    them, the numerators and denominators of each head and column.
+    """
+
+    statistics: tuple[Statistic, ...]
+    columns: tuple[int, ...]
+    pieces: tuple[tuple[Piece, Document], ...]
+    rows: dict[int, tuple[Float[Tensor, "h c"], Float[Tensor, "h c"]]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(lm: LoadedModel, documents: Sequence[Document], statistics: Sequence[Statistic]) -> TextScores:
+        """Nothing measured yet. `documents`: those of the choosing half among them."""
+        read_by_roles = {rule.statistic for rule in (*rules_of(statistics), *coreference_rules())} | {"entropy"}
+        columns = [column for column, statistic in enumerate(statistics) if statistic.name in read_by_roles]
+        refers = any(statistics[column].name in COREFERENCE.values() for column in columns)
+        pieces = _pieces(lm, documents, LONGEST_PASSAGE if refers else LONGEST)
+        return TextScores(tuple(statistics), tuple(columns), tuple(pieces))
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        # By identity: a corpus may hold a text twice. The documents are held here, so that no other takes their number.
+        return {id(document): place for place, (_, document) in enumerate(self.pieces)}
+
+    def keep(self, documents: Sequence[Document], adds: BatchSums, columns: Sequence[int] | None = None) -> None:
+        """Keep the rows of a batch that are of these texts; `columns`: where it has the statistics of use, if not as
+        `columns` here."""
+        places = [self._places.get(id(document)) for document in documents]
+        if any(place is not None for place in places):
+            columns = self.columns if columns is None else columns
+            num, den = adds.num[..., list(columns)], adds.own_of(columns)
+            rows = ((place, row) for row, place in enumerate(places) if place is not None)
+            self.rows.update((place, (num[row].clone(), den[row].clone())) for place, row in rows)
+
+    def measure(self, lm: LoadedModel, sinks: Sinks) -> None:
+        """Measure the texts that are not measured yet: those of an earlier run, or of another process."""
+        left = [place for place in range(len(self.pieces)) if place not in self.rows]
+        if not left:
+            return
+        reading = Reading(lm, tuple(piece for piece, _ in self.pieces)).counted()
+        reading = replace(reading, pieces=tuple(reading.pieces[place] for place in left))
+        statistics = tuple(self.statistics[column] for column in self.columns)
+        batches = sums_of(by_model(lm), reading.batches(), statistics, sinks=sinks)
+        for group, adds in zip(reading.groups(), batches, strict=True):
+            self.keep([self.pieces[left[place]][1] for place in group], adds, range(len(statistics)))
+
+
 def find_examples(
-    lm: LoadedModel,
-    documents: Sequence[Document],
-    roles: Roles,
-    statistics: Sequence[Statistic],
-    sinks: Sinks,
-    count: int,
-    patterns: Mapping[str, Pattern],
+    lm: LoadedModel, scored: TextScores, roles: Roles, sinks: Sinks, count: int, patterns: Mapping[str, Pattern]
 ) -> dict[tuple[Head, str], tuple[Example, ...]]:
-    """The best texts of all that rests on one of `statistics`; fewer where few texts ask it at all.
+    """The best texts of all that rests on a statistic of theirs; fewer where few texts ask it at all.
 
     - `lm`: a loaded model.
-    - `documents`: the texts to choose from, those of the choosing half among them.
+    - `scored`: the texts to choose from.
     - `roles`: labels and claims.
-    - `statistics`: those that were measured on such texts.
     - `sinks`: the model's.
     - `count`: how many texts for a head and role.
     - `patterns`: the functions behind roles of one's own, by name.
     """
-    if not count:
-        return {}
-    number = {statistic.name: index for index, statistic in enumerate(statistics)}
+    names = {scored.statistics[column].name: index for index, column in enumerate(scored.columns)}
     # Every label, and every question's best head for which it holds; each once.
     place = {label.head: index for index, label in enumerate(roles)}
     statistic_of = {(label.head, label.name): label.evidence.statistic for label in roles if label.name != UNLABELLED}
     best_claims = (roles.ranked(role, 1)[0] for role in roles.questions)
     statistic_of |= {(claim.head, claim.role): claim.statistic for claim in best_claims if claim.holds}
     all_searches = (Search(head, role, place[head], statistic) for (head, role), statistic in statistic_of.items())
-    wants = [search for search in all_searches if search.statistic in number]
-    longest = LONGEST_PASSAGE if any(search.role in COREFERENCE for search in wants) else LONGEST
-    pieces = _pieces(lm, documents, longest) if wants else []
-    if not pieces:
+    wants = [search for search in all_searches if search.statistic in names]
+    if not (wants and scored.pieces and count):
         return {}
-    reading = Reading(lm, tuple(piece for piece, _ in pieces)).counted()
-    columns = sorted({number[search.statistic] for search in wants})
-    measured = tuple(statistics[column] for column in columns)
-
-    nums: list[Tensor] = []
-    dens: list[Tensor] = []
-    for part in sums_of(by_model(lm), reading.batches(), measured, sinks=sinks):
-        nums.append(part.num)
-        dens.append(part.own_of(range(len(measured))))
-    # Batches are made of texts of like length: back to the texts' own order, [text, head, statistic].
-    back = torch.tensor([*chain.from_iterable(reading.groups())]).argsort()
-    num, den = torch.cat(nums)[back], torch.cat(dens)[back]
+    scored.measure(lm, sinks)
+    num, den = (torch.stack([scored.rows[text][part] for text in range(len(scored.pieces))]) for part in (0, 1))
     best: dict[Search, list[tuple[float, int]]] = {}
     for search in wants:
-        column = columns.index(number[search.statistic])
+        column = names[search.statistic]
         best[search] = _best(num[:, search.place, column], den[:, search.place, column], count)
-    texts = sorted({text for scored in best.values() for _, text in scored})
-    links = _Links(lm, [reading.pieces[text] for text in texts], sinks, patterns)
+    links = _links(lm, scored, best, sinks, patterns)
     return {
         (search.head, search.role): tuple(
-            Example(pieces[text][1], reading.pieces[text].text, score, linked)
-            for score, text in scored
-            if (linked := links.of(search.head, texts.index(text), search.role, search.statistic))
+            Example(scored.pieces[text][1].name, scored.pieces[text][0].text, score, linked)
+            for score, text in scores
+            if (linked := links[search, text])
         )
-        for search, scored in best.items()
-        if scored
+        for search, scores in best.items()
+        if scores
     }
+
+
+def _links(
+    lm: LoadedModel,
+    scored: TextScores,
+    best: Mapping[Search, Sequence[tuple[float, int]]],
+    sinks: Sinks,
+    patterns: Mapping[str, Pattern],
+) -> dict[tuple[Search, int], tuple[str, ...]]:
+    """The strongest links of each search in each of its texts, which are recorded some at a time."""
+    searches: dict[int, list[Search]] = {}
+    for search, scores in best.items():
+        for _, text in scores:
+            searches.setdefault(text, []).append(search)
+    # Of like length, so that little is padded; some at a time, since a recording holds queries and keys of every layer.
+    texts = sorted(searches, key=lambda text: len(scored.pieces[text][0].ids))
+    out: dict[tuple[Search, int], tuple[str, ...]] = {}
+    for begin in range(0, len(texts), RECORDED):
+        group = texts[begin : begin + RECORDED]
+        links = _Links(lm, [scored.pieces[text][0] for text in group], sinks, patterns)
+        for number, text in enumerate(group):
+            for search in searches[text]:
+                out[search, text] = links.of(search.head, number, search.role, search.statistic)
+    return out
 
 
 def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
@@ -420,10 +495,10 @@ def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
     return [(float(scores[text]), text) for text in ranked if scores[text] > 0]
 
 
-def _pieces(lm: LoadedModel, documents: Sequence[Document], longest: int) -> list[tuple[Piece, str]]:
-    """Short texts of the reporting half, in order, with their names; none that the tokenizer cannot read."""
+def _pieces(lm: LoadedModel, documents: Sequence[Document], longest: int) -> list[tuple[Piece, Document]]:
+    """Short texts of the reporting half, in order; none that the tokenizer cannot read."""
     chosen = [document for document in documents if document.text.strip() and text_seed(document.text) & 1 == REPORT]
-    pieces: list[tuple[Piece, str]] = []
+    pieces: list[tuple[Piece, Document]] = []
     for document in chosen[: 4 * MOST_TEXTS]:
         try:
             (first, *more) = read(lm, document, pairs=False).pieces
@@ -433,7 +508,7 @@ def _pieces(lm: LoadedModel, documents: Sequence[Document], longest: int) -> lis
                 raise
             continue
         if not more and SHORTEST <= len(first.ids) <= longest:
-            pieces.append((first, document.name))
+            pieces.append((first, document))
         if len(pieces) == MOST_TEXTS:
             break
     return pieces
@@ -450,12 +525,12 @@ class _Links:
             spans = sorted({(word.begin, word.end) for word in piece.gold.words}) if piece.gold is not None else []
             overlap = any(before[1] > after[0] for before, after in pairwise(spans))
             self.spans.append([] if overlap else spans)
-        self.recording = record(lm, [piece.text for piece in pieces]) if pieces else None
+        self.recording = record(lm, [piece.text for piece in pieces])
         self.words: dict[str, Words] = {}
+        self.tokens: dict[str, Tokens] = {}  # by stack; what they know of the texts' characters is found once
 
     def of(self, head: Head, text: int, role: str, statistic: str) -> tuple[str, ...]:
         """At most `LINKS`, the strongest first; none where no pair that is meant has any weight to speak of."""
-        assert self.recording is not None
         layer = self.recording.stacks[head.stack][head.layer]
         gold = self.pieces[text].gold
         arcs = _arcs(gold, role) if gold is not None and self.spans[text] else []
@@ -466,7 +541,9 @@ class _Links:
             cells = self._cells(words, gold, text, arcs)
             named = [(words.queries[i].text, words.keys[j].text, float(words.weights[i, j])) for i, j in cells]
         else:
-            tokens = layer.tokens.with_sinks(self.sinks)
+            if head.stack not in self.tokens:
+                self.tokens[head.stack] = layer.tokens.with_sinks(self.sinks)
+            tokens = self.tokens[head.stack]
             pairs = pairs_of(statistic, tokens, text, self.patterns)
             weights = layer.weights_at(torch.tensor(pairs.rows).long(), torch.tensor(pairs.keys).long(), text)
             written = surfaces_of(tokens, text)

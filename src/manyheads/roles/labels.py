@@ -19,6 +19,9 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from jaxtyping import Float64
+from numpy import ndarray
+
 from manyheads import private_names
 from manyheads.base import Json, Progress, brief, no_access, plain, replacing, users_folder
 from manyheads.corpora import reading_of
@@ -138,6 +141,8 @@ def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequen
     Of the claims that hold, the furthest from chance (`rules.distance`); `local` yields to finer ones, the sink to all.
     """
     halves = (Half(table, CHOOSE), Half(table, REPORT))
+    # Both are longer in longer texts: what varies from text to text is their ratio.
+    share = halves[REPORT].ratio_interval("entropy", "entropy.uniform")
     labels: list[HeadRole] = []
     for index, head in enumerate(table.heads):
         by_rule = list(zip(rules, claims[index], strict=True))
@@ -153,18 +158,23 @@ def label_heads(table: HeadTable, rules: Sequence[Rule], claims: Sequence[Sequen
             evidence = evidence_of(SINK_RULE, sink, f"{names}, the model's sink")
             labels.append(HeadRole(head, f"sink {names}", evidence))
         else:
-            labels.append(_without_rule(head, index, by_rule, halves))
+            labels.append(_without_rule(head, index, by_rule, halves, share))
     return labels
 
 
-def _without_rule(head: Head, index: int, by_rule: Sequence[tuple[Rule, Claim]], halves: tuple[Half, Half]) -> HeadRole:
-    """Broad, or unlabelled with the figures of what it came nearest to."""
-    evenness = [half.get("entropy", index) / max(half.get("entropy.uniform", index), 1e-9) for half in halves]
-    reported = halves[REPORT]
-    most, column = reported.get("entropy.uniform", index), reported.index["entropy"]
-    score = float(reported.values[index, column, 0])
-    # Both are longer in longer texts: what varies from text to text is their ratio.
-    low, high = (most * float(end[index]) for end in reported.ratio_interval("entropy", "entropy.uniform"))
+def _without_rule(
+    head: Head,
+    index: int,
+    by_rule: Sequence[tuple[Rule, Claim]],
+    halves: tuple[Half, Half],
+    share: tuple[Float64[ndarray, "head"], Float64[ndarray, "head"]],
+) -> HeadRole:
+    """Broad, or unlabelled with the figures of what it came nearest to. `share`: of the evenest, as an interval."""
+    entropies, evenest = ([float(half.get(name)[index]) for half in halves] for name in ("entropy", "entropy.uniform"))
+    evenness = [entropy / max(most, 1e-9) for entropy, most in zip(entropies, evenest, strict=True)]
+    reported, most = halves[REPORT], evenest[REPORT]
+    score = float(reported.value("entropy")[index])
+    low, high = (most * float(end[index]) for end in share)
     rows = int(reported.num_queries("entropy")[index])
     enough = min(float(half.effective_texts("entropy")[index]) for half in halves) >= MIN_TEXTS
     if min(evenness) >= MIN_BROAD and rows >= MIN_QUERIES and enough:
@@ -339,7 +349,7 @@ def _key(lm: LoadedModel) -> str:
     words = repr((type(tokenizer).__name__, len(tokenizer), sampled))
     page = reading_of(lm.name).digest()
     attention = private_names.attention_in_words(lm.model)
-    parts = (lm.weights_hash, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())
+    parts = (lm.weights_sums, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 

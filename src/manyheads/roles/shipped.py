@@ -32,7 +32,7 @@ RULES = 1
 def shipped_labels(lm: LoadedModel) -> PageLabels | None:
     """The labels that come with the package, if they are this model's; None where none are.
 
-    Cost: one digest of the weights (135 M parameters: 0.7 s).
+    Cost: one digest of the weights' sums (135 M parameters: 0.1 s), and one of the tokenizer's words.
     """
     stored = _stored(lm.name)
     if stored is None or stored["basis"] != basis_of(lm):
@@ -52,7 +52,7 @@ def basis_of(lm: LoadedModel) -> Json:
     tables = [buffer.cpu().float().numpy().tobytes() for name, buffer in lm.model.named_buffers() if name not in stored]
     return {
         "rules": RULES,
-        "weights": lm.weights_hash,
+        "weights": lm.weights_sums,
         "tables": hashlib.blake2b(b"".join(tables), digest_size=12).hexdigest(),
         "dtype": str(lm.dtype),
         "words": hashlib.blake2b(words, digest_size=12).hexdigest(),

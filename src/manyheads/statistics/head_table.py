@@ -60,6 +60,14 @@ class HeadTable(PerHeadResult):
     def names(self) -> tuple[str, ...]:
         return tuple(statistic.name for statistic in self.statistics)
 
+    @cached_property
+    def _shares(self) -> tuple[bool, ...]:
+        return tuple(statistic.unit == "share" for statistic in self.statistics)
+
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: column for column, name in reversed([*enumerate(self.names)])}
+
     def column(self, name: str, half: int | None = None) -> Float64[ndarray, "head"]:
         """One statistic of every head (NaN where nothing was counted), over all texts or one half of them."""
         return self._of_half(half)[:, self._column_index(name)].copy()
@@ -68,8 +76,7 @@ class HeadTable(PerHeadResult):
         """The 95 % interval over texts (`statistics.sums.intervals`); NaN where there is none, as `no_interval` says
         why."""
         column = self._column_index(name)
-        shares = tuple(statistic.unit == "share" for statistic in self.statistics)
-        low, high = (end[:, column] for end in self.sums.interval(half, shares))
+        low, high = (end[:, column] for end in self.sums.interval(half, self._shares))
         if self.statistics[column].bursty:
             enough = self.sums.spread(half)[1].num_texts[:, column] >= MIN_BURSTY
             low, high = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
@@ -96,12 +103,12 @@ class HeadTable(PerHeadResult):
 
     def _of_half(self, half: int | None) -> Float64[ndarray, "head statistic"]:
         if half not in self._values:
-            self._values[half] = self.sums.value(half)[..., 0]
+            self._values[half] = self.sums.value(half, replicates=False)[..., 0]
         return self._values[half]
 
     def _column_index(self, name: str) -> int:
-        if name in self.names:
-            return self.names.index(name)
+        if (column := self._columns.get(str(name))) is not None:
+            return column
         try:
             head = Head.parse(str(name))
         except HeadError:

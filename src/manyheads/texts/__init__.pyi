@@ -13,7 +13,6 @@ from .tokens import Tokens as Tokens
 from .tokens import data_seed as data_seed
 from .tokens import is_punctuation as is_punctuation
 from .tokens import text_seed as text_seed
-from .words import READABLE_SPACES as READABLE_SPACES
 from .words import Merging as Merging
 from .words import Unit as Unit
 from .words import WordMap as WordMap

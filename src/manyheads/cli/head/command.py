@@ -21,6 +21,7 @@ from manyheads.base import Json
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
+    YOURS,
     AsJson,
     DeviceName,
     DtypeName,
@@ -193,7 +194,7 @@ def gather(
     begun = time.perf_counter()
     lm = load_model(talk, model)
     require_sense(lm, TEXT)
-    head = head_of(lm, name)
+    source, head = source.shown_to(lm), head_of(lm, name)
     if head.stack == CROSS:
         raise ModelError(
             f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
@@ -363,6 +364,8 @@ def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
     if looked.window < looked.num_windows and arguments:
         offers.append((f"{this} --window {looked.window + 1}", "the next window"))
     offers.append((f"manyheads look{arguments}{model}", "every head"))
+    if looked.source.own:
+        offers.append((f"manyheads head {looked.head} {YOURS}{model}", "the same on a text of your own"))
     sections = [
         _headline(looked, console),
         _map(looked, links, leave_out, console),

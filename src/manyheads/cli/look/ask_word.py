@@ -19,7 +19,7 @@ from rich.text import Text
 
 from manyheads import inputs, recording, statistics, texts
 from manyheads.base import Json, percent
-from manyheads.cli.arguments import ModelChoice, Source, label_heads, load_model, quoted
+from manyheads.cli.arguments import YOURS, ModelChoice, Source, label_heads, load_model, quoted
 from manyheads.cli.terminal.console import (
     clean,
     emit_document,
@@ -113,6 +113,7 @@ def ask_word(
     """
     begun = time.perf_counter()
     lm = load_model(talk, model)
+    source = source.shown_to(lm)
     if long == "windows" and (count := len(inputs.read(lm, source.text).pieces)) > 1:
         raise TextError(
             f"the text is longer than the model's positions, and is read in {count} windows: ask about a sentence of "
@@ -190,6 +191,8 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
         else:
             words = f"{shlex.quote(link.query)} --to {shlex.quote(link.key)}"
             offers.append((f"{command} {words}", "every head, by that link"))
+        if source.own:
+            offers.append((f"manyheads look {YOURS}{model} --from WORD", "the same on a text of your own"))
     sections += [
         wrapped(remark, console),
         [Text.assemble(("wrote  ", "dim"), clean(path)) for path in answer.written],

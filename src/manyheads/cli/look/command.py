@@ -29,6 +29,7 @@ from manyheads.cli.arguments import (
     PICTURE_ENDINGS,
     QUOTED_WIDTH,
     TABLE_ENDINGS,
+    YOURS,
     AsJson,
     DeviceName,
     DtypeName,
@@ -106,7 +107,8 @@ class LookResult:
 
     `names` are the statistics that were asked for; the table may hold more. `written` are the files, in words, and
     `options` those that asked for them; `seconds` are those of the steps: loading the model, the labels, the text, and
-    all. `recording` is that of the text, where something that was asked for needs one.
+    all. `recording` is that of the text, where something that was asked for needs one; `next`, what a language
+    model writes after it.
     """
 
     lm: LoadedModel
@@ -120,6 +122,7 @@ class LookResult:
     options: tuple[str, ...] = ()
     sample: Sample | None = None
     recording: recording.Recording | None = None
+    next: tuple[measurement.NextToken, ...] = ()
 
     def to_dict(self) -> Json:
         """Everything; null where there is no number."""
@@ -151,6 +154,7 @@ class LookResult:
                 statistic.name: {"unit": statistic.unit, "meaning": statistic.meaning, "source": statistic.source}
                 for statistic in table.statistics
             },
+            "next": [{"token": token, "probability": measures.number(chance)} for token, chance in self.next],
             "heads": heads,
             "notes": {**table.notes, "caveat": CAVEAT},
             "written": list(self.written),
@@ -232,8 +236,8 @@ def look(
             desk = studio.desk_with(looked.lm, looked.labels)
             # The page reads a text in windows: one that was cut is read anew.
             known = looked.recording if long == "windows" else None
-            studio.open_text(desk, looked.lm, source.text, recording=known)
-        open_studio(talk, desk, view=studio.address_of(looked.lm.name, source.text))
+            studio.open_text(desk, looked.lm, looked.source.text, recording=known)
+        open_studio(talk, desk, view=studio.address_of(looked.lm.name, looked.source.text))
 
 
 def gather(
@@ -273,6 +277,7 @@ def gather(
         chosen = choose(listed[0] if listed in (["default"], ["all"]) else listed)
         names = tuple(statistic.name for statistic in chosen)
     lm = load_model(talk, model)
+    source = source.shown_to(lm)
     times.append(time.perf_counter())
     labels = label_heads(talk, lm, remember=remember)
     times.append(time.perf_counter())
@@ -285,6 +290,7 @@ def gather(
         reading = inputs.read(lm, inputs.Inputs(source.given, long=long))
         begin = beginning_of(reading.pieces[0].text)
         sentence, pooling = measurement.SampleLink(len(begin)), None
+        following = measurement.NextTokens(reading)
         watching: list[measurement.Beside] = [sentence]
         if plot is not None:
             watching.append(pooling := measurement.MapPooling(reading))
@@ -293,7 +299,7 @@ def gather(
         records |= open_page and long == "windows" and len(source.text) <= studio.MAX_TEXT
         keep = ("q", "k", "lse") if records else ()
         table, record = measurement.study(
-            lm, reading, measured, keep=keep, sinks=sinks, beside=watching, progress=progress
+            lm, reading, measured, keep=keep, sinks=sinks, beside=watching, following=following, progress=progress
         )
         sample = None
         if sentence.link is not None:
@@ -318,7 +324,9 @@ def gather(
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
     options = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
-    return LookResult(lm, model, source, labels, table, names, tuple(written), seconds, options, sample, record)
+    return LookResult(
+        lm, model, source, labels, table, names, tuple(written), seconds, options, sample, record, following.tokens
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -370,6 +378,9 @@ def print_page(looked: LookResult, complete: bool) -> None:
         colour = link_colour(labels.role_of(link.head))
         label = f"{link.head} {link.weight:.0%}"
         sections.append([*lines, *linked_sentence(sample.words, link, label, colour, console)])
+    if looked.next:
+        guesses = ", ".join(f"{quoted(token.strip() or token)} {chance:.0%}" for token, chance in looked.next)
+        sections.append(hanging(Text("Next comes ", style="bold"), clean(guesses), console.width))
     if complete:
         sections += [_remarks(looked, console), _table(looked, console)]
     sections.append(offered(_offers(looked, sample, complete), console))
@@ -461,7 +472,7 @@ def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
         """How many gaps are left of a head."""
         return head // sharing[key] if sharing[key] > 1 else 0
 
-    def widths(blocks: Sequence[tuple[str, list[int]]], cell: int, gap: int) -> list[int]:
+    def widths(blocks: list[tuple[str, list[int]]], cell: int, gap: int) -> list[int]:
         """The width of the first block, the first two, ..."""
         ends, end = [], -2
         for stack, layers in blocks:
@@ -568,8 +579,15 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
     offers = []
     if sample and (source.own or len(sample.text) <= QUOTED_WIDTH):
         text = "" if source.own else f" {quoted(sample.text)}"
-        link = f"--from {shlex.quote(sample.link.query)} --to {shlex.quote(sample.link.key)}"
-        offers.append((f"manyheads look{text}{model} {link}", "every head, by that link"))
+        links = {(sample.link.query, sample.link.key): "every head, by that link"}
+        # A model that copies its next word from the text: who looks there?
+        likeliest = looked.next[0].text.strip() if looked.next and sample.whole else ""
+        copied = [word.name for word in sample.words if word.text == likeliest and likeliest.isalnum()]
+        if copied:
+            links[sample.words[-1].name, copied[0]] = "the heads that look at the word that comes next"
+        for (query, key), words in links.items():
+            link = f"--from {shlex.quote(query)} --to {shlex.quote(key)}"
+            offers.append((f"manyheads look{text}{model} {link}", words))
         offers.append((f"manyheads head {head}{text}{model}", "where each word looks, in one head"))
     else:
         offers.append((f"manyheads head {head}{arguments}{model}", "where each word looks, in one head"))
@@ -579,6 +597,8 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
         offers.append((f"manyheads look{arguments}{model} --save heads.parquet", "the table, for pandas"))
     if complete and "--plot" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
+    if source.own:
+        offers.append((f"manyheads look {YOURS}{model}", "the same on a text of your own"))
     return offers
 
 

@@ -112,7 +112,7 @@ def convert_to_gqa(
         how = "those that are alike" if regroup else "neighbours"
         story = f"{present} key/value heads merged into {num_kv_heads}, {how}"
     because = f"{lm.because}; {story}"
-    after = LoadedModel(model, lm.tokenizer, lm.name, because, lm.processor)
+    after = LoadedModel(model, lm.tokenizer, lm.name, because, lm.processor, lm.stored)
     errors, table = compare(lm, after, quality)
     by_weights = {layer: (merge_error(apart[layer], groups[layer]) / len("kv")) ** 0.5 for layer in groups}
     return Converted(
@@ -121,6 +121,7 @@ def convert_to_gqa(
         lm.name,
         because,
         lm.processor,
+        lm.stored,
         before=lm.spec,
         weights_hash_before=lm.weights_hash,
         permutation={site.layer: _query_heads(site, groups[site.layer]) for site in sites},
@@ -364,7 +365,7 @@ class Converted(LoadedModel):
     def to_dict(self) -> Json:
         """Plain data for JSON: which heads of which model were merged, and what that changes."""
         return {
-            "model": {**made_from(self.before, self.weights_hash_before), "because": self.because},
+            "model": {**made_from(self.before, self.weights_hash_before, self.stored), "because": self.because},
             "num_kv_heads": [self.before.sites[0].num_kv_heads, self.num_kv_heads],
             "permutation": plain(self.permutation),
             "groups": plain(self.groups),
@@ -406,7 +407,8 @@ def save(lm: Converted, folder: str | os.PathLike[str]) -> Saved:
 def as_dict(lm: Converted) -> Json:
     """The conversion as plain data, for manyheads.json."""
     facts = {name: value for name, value in lm.to_dict().items() if name != "model"}
-    return {"format": FORMAT, "version": VERSION, "from": made_from(lm.before, lm.weights_hash_before), **facts}
+    origin = made_from(lm.before, lm.weights_hash_before, lm.stored)
+    return {"format": FORMAT, "version": VERSION, "from": origin, **facts}
 
 
 def card(lm: Converted) -> str:
@@ -422,7 +424,8 @@ Keys and values of each group of heads were replaced by their mean (Ainslie et a
 model is trained on. There are as many query heads as before, {before.sites[0].num_heads} a layer;
 `manyheads.json` says which old head is where now.
 
-**From:** {before.name}, a {before.architecture}; blake2b digest of its weights `{lm.weights_hash_before}`.
+**From:** {before.name}, a {before.architecture}; blake2b digest of its weights
+`{lm.weights_hash_before}`{lm.stored and f"; {lm.stored}"}.
 
 **Measured at conversion**, before any training on; whether these weights have been trained since, is not known here.
 

@@ -3,7 +3,9 @@
 Ablation is exact: each head is taken away by itself, with all others in place, and the change is its importance.
 Gradients are quicker for large models and measure only how steep the metric is at the unedited model;
 `Importance.agreement` compares how the two rank. Neither tells what a *set* of heads is worth, because backup heads
-take over: `removal_curve` measures that.
+take over: `removal_curve` measures that. Where no estimator is named, `MOST_ABLATED` heads decide, and
+`notes["estimator"]` says so: an ablation costs each head about two thirds of a forward pass, a gradient costs all heads
+together one and a half.
 
 A gradient is taken in a gate on each head, which multiplies its output before the output projection and stands at 1.
 One forward and one backward pass give the derivative in the gate of every head, text and token. Michel et al. 2019 take
@@ -21,10 +23,10 @@ heads out of every group. A group is worth what is lost when all of it is taken 
 each taken away by itself, is not that: heads of a group stand in for each other, so the sum is too small, and not by
 the same factor in each group (docs/reference/pruning.md has the figures).
 
-A config counts heads once for all layers. So of the ways in which the number can go, those that leave all layers alike
-come first, since stock transformers can then load the result: as many groups of each layer, or as many heads of each
-group. Of two such ways the one whose heads are missed less on these texts is taken; where there is none, the least
-groups of all layers go, and the result is a compact checkpoint.
+Whole groups go unless another way is asked for, because people who prune a GQA model want its cache smaller, and a head
+that leaves its group frees none: the keys and values stay for the others. Of whole groups, as many of each layer come
+first: a config counts heads once for all layers, so stock transformers can then load the result. Where the number makes
+no such cut, the least groups of all layers go, into a compact checkpoint. What each other way would lose is said too.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, Progress, brief, one_of, whole
+from manyheads.base import Json, Progress, brief, first_line, one_of, whole
 from manyheads.edits import (
     TOKENS_OF_A_BATCH,
     Metric,
@@ -55,11 +57,12 @@ from manyheads.edits import (
 )
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadSet, parse_heads
-from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, read
+from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, read
 from manyheads.interventions.prune import (
     ANYWHERE,
     EACH_GROUP,
     EACH_LAYER,
+    costs_without,
     groups_of,
     least_groups,
     ways_to_lose,
@@ -79,7 +82,9 @@ Estimator = Literal["ablation", "gradient"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 Reduce = Literal["token", "example", "batch"]
 REDUCE: tuple[Reduce, ...] = get_args(Reduce)
-GRADIENT_TOKENS = 1_024  # of a batch: gates and activations of all layers are held at once
+MOST_ABLATED = 100  # heads: of more, the gradient is the default
+GRADIENT_TOKENS = 256  # of a batch: the activations of all layers are held at once, 2 MB a token in a model of 135 M
+SUMMED_TOKENS = 1_024  # of a batch whose gradients are summed as one (`reduce`): its size is part of what is measured
 DIRECTIONS = 16  # of an embedding: over 200 texts a head's mean square is then good to about 3 %
 
 
@@ -125,23 +130,20 @@ class Importance(PerHeadResult):
         order = np.argsort(self.normalised if normalised else self.values, kind="stable")
         return tuple(self.heads[index] for index in order)
 
-    def lowest(self, count: int, *, normalised: bool = False) -> HeadSet:
-        """The `count` least important heads. Errors: StatisticError for more than there are."""
-        self._require_count(count)
-        return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
+    def lowest(self, count: int, *, normalised: bool = False, groups: bool = False) -> HeadSet:
+        """The `count` least important heads, one by one as they were measured, whatever they share.
 
-    def lowest_groups(self, count: int) -> HeadSet:
-        """The `count` least important heads in whole groups, which can be pruned: those that share a key/value head.
-
-        A group is worth the mean of its heads. Where no heads share one, or all of a layer do (MQA): as `lowest`.
+        `groups`: in whole groups of heads that share a key/value head, a group being worth the mean of its heads. With
+        GQA only these can be cut out anywhere, and only they free cache (`interventions.costs_without`); where no heads
+        share one, or all of a layer do (MQA), they are the same heads as without.
         Errors: StatisticError for more than there are; HeadError where whole groups do not come to `count`.
         """
-        self._require_count(count)
-        return least_groups(self.spec, dict(zip(self.heads, self.values.tolist(), strict=True)), count)
-
-    def _require_count(self, count: int) -> None:
         if type(count) is not int or not 0 <= count <= len(self.heads):
             raise StatisticError(f"{count!r} heads of {len(self.heads)} were asked for: give a number up to that.")
+        if not groups:
+            return parse_heads(list(self.ranking(normalised=normalised)[:count]), self.spec.shape)
+        values = self.normalised if normalised else self.values
+        return least_groups(self.spec, dict(zip(self.heads, values.tolist(), strict=True)), count)
 
     def __getitem__(self, head: str | Head) -> float:
         heads = self.spec.select(head)
@@ -194,7 +196,7 @@ class Importance(PerHeadResult):
 def importance(
     lm: LoadedModel,
     given: InputsLike,
-    estimator: Estimator = "ablation",
+    estimator: Estimator | Literal["auto"] = "auto",
     *,
     metric: MetricLike = "auto",
     kind: AblationKind = "zero",
@@ -208,7 +210,9 @@ def importance(
     - `lm`: a loaded model.
     - `given`: what is read, as in `effect`.
     - `estimator`: "ablation" takes each head away, and is exact; "gradient" is Michel et al. 2019, or, for a metric
-      that is flat at the unedited model, the squared derivative of the output.
+      that is flat at the unedited model, the squared derivative of the output. "auto" is ablation for up to 100 heads,
+      and wherever a gradient is not to be had or `kind` or `corpus` says what takes a head's place; else the gradient.
+      `notes["estimator"]` gives the reason.
     - `metric`: as in `effect`.
     - `kind`: how a head is taken away, as in `Ablate`.
     - `corpus`: texts from which "mean" and "resample" take their values; None: the texts themselves, as `notes`
@@ -223,22 +227,24 @@ def importance(
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
-    one_of("estimator", estimator, ESTIMATORS, StatisticError)
+    one_of("estimator", estimator, ("auto", *ESTIMATORS), StatisticError)
     one_of("reduce", reduce, REDUCE, StatisticError, "is no way to sum a gradient")
     whole("num_tokens", num_tokens, 1, StatisticError, TOKENS_OF_A_BATCH)
     inputs = Inputs.of(given)
     chosen, why = choose_metric(lm, metric, inputs.labels)
     notes = {"model": lm.name, "metric": why}
-    # A sweep expands batches, so its plain ones are smaller; gradients hold activations of all layers at once.
-    size = num_tokens // 4 if estimator == "ablation" else min(num_tokens, GRADIENT_TOKENS)
     reading = read(lm, inputs)
-    batches = tuple(reading.batches(size))
     notes |= reading.remarks
-    if estimator == "gradient" and (kind != "zero" or corpus is not None):
+    replaced = kind != "zero" or corpus is not None
+    if estimator == "gradient" and replaced:
         raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
-    if estimator == "gradient":
-        values, notes["computed"] = gradients(lm, batches, chosen, reduce=reduce)
-        return Importance(lm.spec, estimator, chosen.name, chosen.unit, values.numpy(), notes)
+    gradient, notes["estimator"] = _by_gradient(
+        lm, reading, chosen, estimator, reduce=reduce, replaced=replaced, num_tokens=num_tokens, progress=progress
+    )
+    if gradient is not None:
+        values, notes["computed"] = gradient
+        return Importance(lm.spec, "gradient", chosen.name, chosen.unit, values.numpy(), notes)
+    batches = tuple(reading.batches(num_tokens // 4))  # smaller ones: a sweep expands them
     plans = [Plan(Ablate(head, kind=kind)) for head in lm.spec.heads]
     if corpus is None and plans[0].needs_corpus:
         corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
@@ -249,7 +255,42 @@ def importance(
     idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
     if idle:
         notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
-    return Importance(lm.spec, estimator, chosen.name, chosen.unit, swept.changes.numpy(), notes)
+    return Importance(lm.spec, "ablation", chosen.name, chosen.unit, swept.changes.numpy(), notes)
+
+
+def _by_gradient(
+    lm: LoadedModel,
+    reading: Reading,
+    metric: Metric,
+    estimator: Estimator | Literal["auto"],
+    *,
+    reduce: Reduce = "example",
+    replaced: bool = False,
+    groups: Sequence[HeadSet] | None = None,
+    num_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> tuple[tuple[Float64[Tensor, "text part"], str] | None, str]:
+    """`gradients`, or None where ablation is due; and why. `replaced`: something is put in a head's place."""
+    num_heads, auto = len(lm.spec.heads), estimator == "auto"
+    if estimator == "ablation":
+        return None, "as asked"
+    if auto and replaced:
+        return None, "ablation, exact: a gradient puts nothing in a head's place"
+    if auto and num_heads <= MOST_ABLATED:
+        return None, f"ablation, exact: of up to {MOST_ABLATED} heads, and there are {num_heads}"
+    size = min(num_tokens, SUMMED_TOKENS if reduce == "batch" else GRADIENT_TOKENS)
+    try:
+        batches = tuple(reading.batches(size))
+        values = gradients(lm, batches, metric, reduce=reduce, groups=groups, progress=progress)
+    except _NoGradient as error:
+        if not auto:
+            raise
+        return None, f"ablation, exact, though it takes long for {num_heads} heads: {error.fault}"
+    why = (
+        f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {MOST_ABLATED} takes long; "
+        f"exactly by estimator='ablation' (--estimator ablation)"
+    )
+    return values, why if auto else "as asked"
 
 
 def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> float:
@@ -270,6 +311,8 @@ def gradients(
     reduce: Reduce = "example",
     directions: int = DIRECTIONS,
     seed: int = 0,
+    groups: Sequence[HeadSet] | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Float64[Tensor, "text head"], str]:
     """Each text's importance of each head, in the order of `lm.spec.heads`, and how it was computed.
 
@@ -280,18 +323,23 @@ def gradients(
       are means over tokens alike.
     - `directions`: random directions in the output, for a metric that is flat at the unedited model.
     - `seed`: draws these.
+    - `groups`: heads of one layer that share a gate, in place of single heads.
+    - `progress`: called with how many batches are read, and of how many.
 
     Cost: a forward and a backward pass over each batch; of a flat metric `directions` backward passes.
-    Errors: StatisticError for a metric without a derivative.
+    Errors: StatisticError for a metric without a derivative, or a model that cannot give one.
     """
     num_texts = sum(len(batch.places) for batch in batches)
-    values = torch.zeros(num_texts, len(lm.spec.heads), dtype=torch.float64, device="cpu")
+    parts = [(head,) for head in lm.spec.heads] if groups is None else [group.heads for group in groups]
+    values = torch.zeros(num_texts, len(parts), dtype=torch.float64, device="cpu")
     generator = torch.Generator().manual_seed(seed)
-    for batch in batches:
+    for done, batch in enumerate(batches):
         if metric.flat:
-            values[list(batch.places)] = _squares(lm, batch, metric, directions, generator)
+            values[list(batch.places)] = _squares(lm, batch, metric, parts, directions, generator)
         else:
-            values[list(batch.places)] = _slopes(lm, batch, metric, reduce)
+            values[list(batch.places)] = _slopes(lm, batch, metric, parts, reduce)
+        if progress is not None:
+            progress(done + 1, len(batches))
     require_numbers(values, metric, "its gradient")
     if not metric.flat:
         return values, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
@@ -301,14 +349,25 @@ def gradients(
     )
 
 
-def _slopes(lm: LoadedModel, batch: Batch, metric: Metric, reduce: Reduce) -> Float64[Tensor, "b head"]:
+class _NoGradient(StatisticError):
+    """There is no gradient to rank by, for the reason in `fault`."""
+
+    def __init__(self, fault: str, instead: str = "") -> None:
+        super().__init__(f"{fault}: use {instead}the estimator 'ablation'.")
+        self.fault = fault
+
+
+Parts = Sequence[tuple[Head, ...]]  # heads that share a gate
+
+
+def _slopes(lm: LoadedModel, batch: Batch, metric: Metric, parts: Parts, reduce: Reduce) -> Float64[Tensor, "b part"]:
     """The derivative of each text's own metric in the gates of its tokens."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = read_under(lm, batch, metric, grad=True).reading
         changes = metric.change(torch.zeros_like(reading), reading)
     _require_slope(changes, metric)
     # Texts do not depend on each other's gates, so one backward pass through the sum gives each text its own slopes.
-    slopes = gates.by_head(lm.spec, torch.autograd.grad(changes.sum(), gates.all, allow_unused=True))
+    slopes = gates.by_part(parts, _derivatives(lm, changes.sum(), gates.all))
     if reduce == "token":
         return torch.stack([slope.abs().sum(-1) for slope in slopes], 1)
     sums = torch.stack([slope.sum(-1) for slope in slopes], 1)
@@ -316,36 +375,46 @@ def _slopes(lm: LoadedModel, batch: Batch, metric: Metric, reduce: Reduce) -> Fl
 
 
 def _squares(
-    lm: LoadedModel, batch: Batch, metric: Metric, directions: int, generator: torch.Generator
-) -> Float64[Tensor, "b head"]:
+    lm: LoadedModel, batch: Batch, metric: Metric, parts: Parts, directions: int, generator: torch.Generator
+) -> Float64[Tensor, "b part"]:
     """Half the squared derivative of the unit embedding in the gates."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = read_under(lm, batch, metric, grad=True).reading
     _require_slope(reading, metric)
     if metric.name != "cosine":
-        raise StatisticError(
-            f"metric {metric.name!r} is flat at the unedited model and has no derivative here: use 'loss', or the "
-            f"estimator 'ablation'."
+        raise _NoGradient(
+            f"metric {metric.name!r} is flat at the unedited model and has no derivative here", "'loss', or "
         )
     units = reading / reading.norm(dim=-1, keepdim=True)  # their derivative is tangent to the sphere: only turns count
     width = reading.shape[-1]
     count = min(directions, width)
     # Orthonormal: directions that overlap would count the same turn twice, and as many as the width would not be exact.
     basis = torch.linalg.qr(torch.randn(width, count, generator=generator))[0].T.to(reading)
-    total = torch.zeros(len(batch.places), len(lm.spec.heads), dtype=torch.float64, device="cpu")
+    total = torch.zeros(len(batch.places), len(parts), dtype=torch.float64, device="cpu")
     for number, direction in enumerate(basis):
-        side = (units * direction).sum()
         # The graph is needed for every direction, and its memory is freed with the last one.
-        slopes = torch.autograd.grad(side, gates.all, retain_graph=number + 1 < count, allow_unused=True)
-        total += torch.stack([slope.sum(-1) for slope in gates.by_head(lm.spec, slopes)], 1).square()
+        slopes = _derivatives(lm, (units * direction).sum(), gates.all, keep=number + 1 < count)
+        total += torch.stack([slope.sum(-1) for slope in gates.by_part(parts, slopes)], 1).square()
     return total * width / count / 2
+
+
+def _derivatives(
+    lm: LoadedModel, value: Tensor, gates: Sequence[Tensor], keep: bool = False
+) -> tuple[Tensor | None, ...]:
+    """The derivative of one number in each gate, None where it does not depend on one. `keep`: another pass follows."""
+    try:
+        return torch.autograd.grad(value, gates, retain_graph=keep, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # an operation whose derivative nobody wrote
+        raise _NoGradient(f"{lm.name} cannot give gradients ({first_line(error)})") from error
 
 
 def _require_slope(value: Tensor, metric: Metric) -> None:
     if not value.requires_grad:
-        raise StatisticError(
+        raise _NoGradient(
             f"metric {metric.name!r} does not depend on the heads by anything that has a derivative (a count, an "
-            f"argmax): use the estimator 'ablation'."
+            f"argmax)"
         )
 
 
@@ -365,12 +434,15 @@ class _Gates:
         self.by_layer[key] = call.out.detach().new_ones(call.out.shape[:3]).requires_grad_()
         return call.out * self.by_layer[key][..., None]
 
-    def by_head(self, spec: ModelSpec, slopes: Sequence[Tensor | None]) -> Iterator[Float64[Tensor, "b q"]]:
-        """Derivatives in the gates, head by head in the spec's order; zeros for a layer that nothing depends on."""
+    def by_part(self, parts: Parts, slopes: Sequence[Tensor | None]) -> Iterator[Float64[Tensor, "b q"]]:
+        """Derivatives in one gate on all heads of each part; zeros for a layer that nothing depends on."""
         by_layer, size = dict(zip(self.by_layer, slopes, strict=True)), len(self.all[0])
-        for head in spec.heads:
-            slope = by_layer.get((head.stack, head.layer))
-            yield torch.zeros(size, 1, device="cpu").double() if slope is None else slope[:, head.index].double().cpu()
+        for part in parts:
+            slope = by_layer.get((part[0].stack, part[0].layer))
+            if slope is None:
+                yield torch.zeros(size, 1, device="cpu").double()
+            else:
+                yield slope[:, [head.index for head in part]].double().cpu().sum(1)
 
 
 @contextmanager
@@ -380,25 +452,30 @@ def _gated(lm: LoadedModel, batch: Batch) -> Iterator[_Gates]:
     with tap(lm.model, edits=[gates.edit], guard=False):
         yield gates
     if wrong := [gate.shape for gate in gates.all if gate.shape[0] != len(batch.places)]:
-        raise StatisticError(
+        raise _NoGradient(
             f"a layer of {lm.name} attends in a batch of {wrong[0][0]} where there are {len(batch.places)} texts (it "
-            f"cuts them up), so a text's own gradient cannot be told: use the estimator 'ablation'."
+            f"cuts them up), so a text's own gradient cannot be told"
         )
 
 
-WORDS = {
+WAYS = {  # in the order in which they are taken
     EACH_LAYER: "as many groups of each layer",
-    EACH_GROUP: "as many heads of each group",
     ANYWHERE: "the least groups of all layers",
+    EACH_GROUP: "as many heads of each group",
 }
+Way = Literal["each layer", "anywhere", "each group"]
 
 
 @dataclass(frozen=True, eq=False)
 class Lowest:
     """The chosen heads, in which way they can go, and why that way.
 
-    `groups`: what is lost without each group (all its heads together), the least first; none where no heads share a
-    key/value head. `ways`: what is lost by each way in which the number can go. Both in `unit`, means over texts.
+    - `heads`, `way`, `because`: what goes, one of `WAYS` ("" where no heads share a key/value head), and why that way.
+    - `groups`: what is lost without each group (all its heads together), the least first; none where no heads share a
+      key/value head. By the estimator "gradient" that is an estimate without a sign. `ways`: what is lost by each way
+      in which the number can go, by ablation. Both in `unit`, means over texts.
+    - `frees`: parameters and bytes of cache a token that go with one "group", and with one "head" of it alone.
+    - `estimator`, `why`: what ranked the heads, and why it did; `metric`, `num_texts`: what was read.
     """
 
     heads: HeadSet
@@ -406,6 +483,9 @@ class Lowest:
     because: str
     groups: dict[HeadSet, float]
     ways: dict[str, float]
+    frees: dict[str, tuple[int, int]]
+    estimator: Estimator
+    why: str
     metric: str
     unit: str
     num_texts: int
@@ -416,16 +496,22 @@ class Lowest:
 
     def to_dict(self) -> Json:
         """Plain data for JSON."""
-        fields = {name: getattr(self, name) for name in ("way", "because", "ways", "metric", "unit")}
+        names = ("way", "because", "ways", "estimator", "why", "metric", "unit")
         groups = [{"heads": str(heads), "worth": worth} for heads, worth in self.groups.items()]
-        return {"heads": str(self.heads), **fields, "texts": self.num_texts, "groups": groups}
+        frees = {
+            part: {"parameters": count, "cache_bytes_per_token": size} for part, (count, size) in self.frees.items()
+        }
+        fields = {name: getattr(self, name) for name in names}
+        return {"heads": str(self.heads), **fields, "texts": self.num_texts, "groups": groups, "frees": frees}
 
 
 def lowest_heads(
     lm: LoadedModel,
     given: InputsLike,
     count: int,
+    estimator: Estimator | Literal["auto"] = "auto",
     *,
+    way: Way | None = None,
     metric: str = "auto",
     empty_layers: bool = False,
     progress: Progress | None = None,
@@ -435,23 +521,32 @@ def lowest_heads(
     - `lm`: a loaded model.
     - `given`: what is read, as in `effect`.
     - `count`: how many heads go.
+    - `estimator`: what ranks heads or groups, as in `importance`: of a model of over 100 heads the gradient.
+    - `way`: how they go where they share key/value heads: "each layer", "anywhere" (whole groups), or "each group" (as
+      many heads of each: that frees no cache). None: in whole groups, as many of each layer if the number allows it.
     - `metric`: a metric's name, as in `effect`.
     - `empty_layers`: a layer may lose all of its heads.
     - `progress`: called with how much is read, and of how much.
 
-    Cost: a sweep over groups, and one over single heads where heads of each group may go, or where none share keys.
-    Errors: HeadError for a number of heads that cannot go; those of `importance`.
+    Cost: one ranking of groups, and one of single heads where heads of each group may go, or where none share keys; of
+    up to 100 heads each a sweep, of more each a forward and a backward pass.
+    Errors: HeadError for a number of heads that cannot go, or not in this way; those of `importance`.
     """
     ways = ways_to_lose(lm.spec, count, empty_layers=empty_layers)
+    if way is not None:
+        one_of("way", way, WAYS, HeadError)
+        if way not in ways:
+            can = f"{count} heads can go by {' or '.join(map(repr, ways))}" if ways else "no heads share keys"
+            raise HeadError(f"way={way!r} is none for {lm.name}: {can}.")
     inputs = Inputs.of(given)
     chosen, _ = choose_metric(lm, metric, inputs.labels)
     alone: dict[Head, float] = {}
     if EACH_GROUP in ways or not ways:
-        worth = importance(lm, inputs, metric=chosen.name, progress=progress)
+        worth = importance(lm, inputs, estimator, metric=chosen.name, progress=progress)
         alone = dict(zip(worth.heads, worth.values.tolist(), strict=True))
         if not ways:
-            heads = worth.lowest(count)
-            return Lowest(heads, "", "no heads share keys", {}, {}, worth.metric, worth.unit, len(worth.per_text))
+            ranked_by = (worth.estimator, worth.notes["estimator"], worth.metric, worth.unit, len(worth.per_text))
+            return Lowest(worth.lowest(count), "", "no heads share keys", {}, {}, {}, *ranked_by)
     reading = read(lm, inputs)
     batches = tuple(reading.batches())
     groups = groups_of(lm.spec)
@@ -460,16 +555,32 @@ def lowest_heads(
         plans = plan_edits(lm, [Plan(Ablate(str(heads))) for heads in choices])
         return Runner.of(lm, plans, chosen).over(batches, progress).changes.mean(0).tolist()
 
-    together = dict(zip(groups, lost(groups), strict=True))
-    ranked = dict(sorted(together.items(), key=lambda entry: entry[1]))
-    heads_by_way = {way: _chosen(lm.spec, way, count, ranked, alone, empty_layers) for way in ways}
+    gradient, why = _by_gradient(lm, reading, chosen, estimator, groups=groups, progress=progress)
+    worths = lost(groups) if gradient is None else gradient[0].mean(0).tolist()
+    ranked = dict(sorted(zip(groups, worths, strict=True), key=lambda entry: entry[1]))
+    heads_by_way = {name: _chosen(lm.spec, name, count, ranked, alone, empty_layers) for name in ways}
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
-    alike = [way for way in ways if way != ANYWHERE]
-    way = min(alike or ways, key=changes.__getitem__)
-    worse = "; ".join(f"{WORDS[name]}: {changes[name]:+.4g}" for name in ways if name != way)
-    why = "every layer keeps as many heads, as a config can say" if alike else "no way leaves all layers alike"
-    because = f"{WORDS[way]}, since {why}: {chosen.name} {changes[way]:+.4g}" + f" ({worse})" * bool(worse)
-    return Lowest(heads_by_way[way], way, because, ranked, changes, chosen.name, chosen.unit, reading.num_texts)
+    reasons = {
+        EACH_LAYER: "only whole groups free cache, and a config can say as many of each layer",
+        ANYWHERE: f"only whole groups free cache, and {count} heads cannot be as many of each layer",
+        EACH_GROUP: f"{count} heads are no whole groups that can go; this frees no cache",
+    }
+    taken = way or next(name for name in WAYS if name in ways)
+    others = "; ".join(f"{WAYS[name]}: {changes[name]:+.4g}" for name in ways if name != taken)
+    reason = "as asked" if way else f"since {reasons[taken]}"
+    because = f"{WAYS[taken]}, {reason}: {chosen.name} {changes[taken]:+.4g}" + f" ({others})" * bool(others)
+    first = next(iter(ranked))
+    layer = (first.heads[0].stack, first.heads[0].layer)
+    one_of_each = [group.heads[0] for group in groups if (group.heads[0].stack, group.heads[0].layer) == layer]
+    group_costs, head_costs = costs_without(lm, first), costs_without(lm, lm.spec.select(one_of_each))
+    frees = {
+        "group": (group_costs.freed_parameters, group_costs.freed_cache_bytes),
+        "head": (head_costs.freed_parameters // len(one_of_each), head_costs.freed_cache_bytes // len(one_of_each)),
+    }
+    return Lowest(
+        heads_by_way[taken], taken, because, ranked, changes, frees,
+        "ablation" if gradient is None else "gradient", why, chosen.name, chosen.unit, reading.num_texts,
+    )  # fmt: skip
 
 
 def _chosen(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -69,7 +69,7 @@ class Curve:
 def removal_curve(
     lm: LoadedModel,
     texts: Sequence[Any],
-    estimator: Estimator = "ablation",
+    estimator: Estimator | Literal["auto"] = "auto",
     *,
     metric: MetricLike = "auto",
     kind: AblationKind = "zero",
@@ -108,7 +108,7 @@ def removal_curve(
     means = changes.mean(2)
     notes = {
         **ranked.notes,
-        "order": f"by {estimator} on {len(texts[::2])} texts",
+        "order": f"by {ranked.estimator} on {len(texts[::2])} texts",
         "curve": f"on {reading.num_texts} other texts, {reading.num_tokens:,} tokens; {kind} ablation",
     }
     return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], ranked.ranking(), notes)

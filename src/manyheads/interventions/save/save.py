@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs
 from manyheads.models import LoadedModel, kept_in, quietly
 from manyheads.models.weights import COMPACT, STOCK, uncut, write_compact, write_mark
-from manyheads.spec import CROSS, ModelSpec
+from manyheads.spec import CROSS, ModelSpec, Site
 
 ZEROED = "zeroed"  # the subfolder of the same-shape form
 NO_EVIDENCE = "none was given"
@@ -60,7 +60,7 @@ class PrunedModel(LoadedModel):
     def to_dict(self) -> Json:
         """Plain data for JSON: what was removed from which model, what it costs, and how exact that is."""
         return {
-            "model": {**made_from(self.before, self.weights_hash_before), "because": self.because},
+            "model": {**made_from(self.before, self.weights_hash_before, self.stored), "because": self.because},
             "removed": removed_text(self),
             **costs_of(self).to_dict(),
             "error": self.error,
@@ -73,7 +73,9 @@ class PrunedModel(LoadedModel):
     def zeroed(self) -> LoadedModel:
         """The same outputs in the original shapes, zeros where heads were: smaller in nothing, and loads anywhere."""
         because = f"{self.because}; in the original shapes, zeros in place of what was removed"
-        return LoadedModel(uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor)
+        return LoadedModel(
+            uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor, self.stored
+        )
 
     def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
         """A checkpoint that loads, tried in a fresh process first. `evidence`: why these heads, for the model card.
@@ -240,6 +242,14 @@ class Costs:
     parameters: tuple[int, int]
     cache_bytes: tuple[int, int]
 
+    @property
+    def freed_parameters(self) -> int:
+        return self.parameters[0] - self.parameters[1]
+
+    @property
+    def freed_cache_bytes(self) -> int:
+        return self.cache_bytes[0] - self.cache_bytes[1]
+
     def to_dict(self) -> Json:
         """Plain data for JSON: before and after."""
         return {"parameters": list(self.parameters), "cache_bytes_per_token": list(self.cache_bytes)}
@@ -247,14 +257,18 @@ class Costs:
 
 def costs_of(lm: PrunedModel) -> Costs:
     """What the model costs before and after pruning. Cost: none, it is counted from the specs."""
-    cache_bytes = [0, 0]
-    if bool(getattr(lm.model, "can_generate", lambda: False)()):
-        width = torch.finfo(lm.dtype).bits // 8
-        for index, spec in enumerate((lm.before, lm.spec)):
-            # k and v of every layer that reads its own text; what cross-attention keeps does not grow with tokens.
-            causal = [site for site in spec.sites if site.causal and site.stack != CROSS]
-            cache_bytes[index] = sum(site.num_kv_heads * (site.qk_dim + site.v_dim) for site in causal) * width
-    return Costs((lm.before.num_parameters, lm.spec.num_parameters), (cache_bytes[0], cache_bytes[1]))
+    cache_bytes = (cache_bytes_a_token(lm, lm.before.sites), cache_bytes_a_token(lm, lm.spec.sites))
+    return Costs((lm.before.num_parameters, lm.spec.num_parameters), cache_bytes)
+
+
+def cache_bytes_a_token(lm: LoadedModel, sites: Iterable[Site]) -> int:
+    """Bytes of keys and values that these sites of a model keep of each token; 0 where it does not generate."""
+    if not bool(getattr(lm.model, "can_generate", lambda: False)()):
+        return 0
+    # k and v of every layer that reads its own text; what cross-attention keeps does not grow with tokens.
+    causal = [site for site in sites if site.causal and site.stack != CROSS]
+    width = torch.finfo(lm.dtype).bits // 8
+    return sum(site.num_kv_heads * (site.qk_dim + site.v_dim) for site in causal) * width
 
 
 def removed_text(lm: PrunedModel) -> str:
@@ -282,7 +296,7 @@ tags: [pruned, attention-heads]
 **Removed:** {removed or "nothing"} (layers and heads counted from 0, as in the model that they were removed from).
 
 **From:** {before.name}, a {before.architecture} with {len(before.heads)} heads; blake2b digest of its weights
-`{lm.weights_hash_before}`.
+`{lm.weights_hash_before}`{lm.stored and f"; {lm.stored}"}.
 
 **Evidence for removing them:** {" ".join((evidence or NO_EVIDENCE).split())}.
 
@@ -309,10 +323,11 @@ Made by manyheads.
 def as_dict(lm: PrunedModel, evidence: str | None) -> Json:
     """The facts of the model card as plain data, for manyheads.json."""
     facts = {name: value for name, value in lm.to_dict().items() if name != "model"}
-    origin = made_from(lm.before, lm.weights_hash_before)
+    origin = made_from(lm.before, lm.weights_hash_before, lm.stored)
     return {"from": origin, "removed": facts.pop("removed"), "evidence": evidence, **facts}
 
 
-def made_from(before: ModelSpec, weights_hash: str) -> Json:
-    """From which model a smaller one was made, as plain data."""
-    return {"name": before.name, "architecture": before.architecture, "weights_hash": weights_hash}
+def made_from(before: ModelSpec, weights_hash: str, stored: str) -> Json:
+    """From which model a smaller one was made, as plain data; `stored` where that was a GGUF file."""
+    origin: Json = {"name": before.name, "architecture": before.architecture, "weights_hash": weights_hash}
+    return origin | ({"stored": stored} if stored else {})

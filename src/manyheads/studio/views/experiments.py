@@ -28,8 +28,8 @@ from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.inputs import Batch, forward, read
 from manyheads.interventions import Effect, costs_of, effect, prune_heads, verdict
 from manyheads.interventions.effects import CONTROLS, ROUNDING
+from manyheads.measurement import spelled
 from manyheads.models import AttentionCall, LoadedModel, tap
-from manyheads.models.loading import Tokenizer
 from manyheads.models.weights import STOCK
 from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.roles.compare import head_diversity
@@ -39,7 +39,7 @@ from manyheads.studio.schema.recordings import EffectVerdict, Worth
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
 from manyheads.studio.views.recording import token_infos
-from manyheads.texts import READABLE_SPACES, Sinks
+from manyheads.texts import Sinks
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
 NEAREST = 5  # example sentences that are called the nearest
@@ -232,7 +232,7 @@ def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | Non
             for index in probabilities.topk(min(GUESSES, len(likely_before))).indices.tolist()
         }
         guesses = [
-            bodies.Guess(token=_token_name(lm.required_tokenizer, index), before=before, after=after)
+            bodies.Guess(token=spelled(lm.required_tokenizer, index), before=before, after=after)
             for index, (before, after) in sorted(likely.items(), key=lambda item: (-max(item[1]), item[0]))
         ]
         return change, LOSS_WORDS, guesses
@@ -320,18 +320,6 @@ def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, 
     if not isinstance(states, Tensor) or states.ndim != 3 or states.shape[1] != batch.inputs["input_ids"].shape[1]:
         return torch.empty(0, device="cpu"), torch.empty(0, device="cpu")
     return states[0].double().cpu(), torch.empty(0, device="cpu")
-
-
-def _token_name(tokenizer: Tokenizer, index: int) -> str:
-    """A token as it stands in a text, white space as ␣ ↵ ⇥; the piece of a part of a character; else its number."""
-    try:
-        text = tokenizer.decode([index])
-        piece = tokenizer.convert_ids_to_tokens([index])[0]
-    except (IndexError, KeyError, OverflowError):  # a model's table of words is often longer than its tokenizer's
-        text = piece = None
-    if text and "�" not in text:
-        return text if text.strip() else "".join(READABLE_SPACES.get(char, "␣") for char in text)
-    return piece or f"token {index}"
 
 
 def sentence(outcome: Effect) -> str:

@@ -291,9 +291,22 @@ def plan_of(file: GgufFile) -> Plan:
             f"fetch it anew."
         )
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
-    for name in ("bos", "eos", "padding"):
-        value = file.metadata.get(f"tokenizer.ggml.{name}_token_id")
-        config[f"{'pad' if name == 'padding' else name}_token_id"] = value if isinstance(value, int) else None
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, Strings) and len(tokens) > embedding.shape[0]:
+        raise ModelError(
+            f"{file.path} is damaged: {len(tokens):,} tokens, and {embedding.shape[0]:,} embeddings. Copy or fetch it "
+            f"anew."
+        )
+    for name in ("bos", "eos", "padding", "unknown"):
+        key = f"tokenizer.ggml.{name}_token_id"
+        value = file.metadata.get(key)
+        if value is not None and (type(value) is not int or not 0 <= value < embedding.shape[0]):
+            raise ModelError(
+                f"{file.path} is damaged: it says {value!r} for {key}, and its vocabulary is of "
+                f"{embedding.shape[0]:,} tokens. Copy or fetch it anew."
+            )
+        if name != "unknown":
+            config[f"{'pad' if name == 'padding' else name}_token_id"] = value
     if family.model == "LlamaForCausalLM":
         config["attention_bias"] = "blk.0.attn_q.bias" in file.tensors
         config["mlp_bias"] = "blk.0.ffn_up.bias" in file.tensors

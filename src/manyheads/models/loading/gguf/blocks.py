@@ -47,12 +47,18 @@ def _fields(packed: Tensor, bits: int, width: int) -> Tensor:
     return ((groups >> shifts[:, None]) & (2**bits - 1)).flatten(1)
 
 
+def _scaled(numbers: Tensor, scale: Tensor, least: Tensor | None = None) -> Tensor:
+    """`scale * numbers + least`, written over the numbers once they are floats: memory is what unpacking waits for."""
+    product = numbers.float().mul_(scale)
+    return product if least is None else product.add_(least)
+
+
 def _q4_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * (_fields(blocks[:, 2:], 4, 16).float() - 8)
+    return _scaled(_fields(blocks[:, 2:], 4, 16).float().sub_(8), _half(blocks, 0))
 
 
 def _q4_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _fields(blocks[:, 4:], 4, 16).float() + _half(blocks, 2)
+    return _scaled(_fields(blocks[:, 4:], 4, 16), _half(blocks, 0), _half(blocks, 2))
 
 
 def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
@@ -61,15 +67,16 @@ def _fifth_bits(blocks: Tensor, start: int) -> Tensor:
 
 
 def _q5_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * ((_fields(blocks[:, 6:], 4, 16) | _fifth_bits(blocks, 2)).float() - 16)
+    numbers = _fields(blocks[:, 6:], 4, 16) | _fifth_bits(blocks, 2)
+    return _scaled(numbers.float().sub_(16), _half(blocks, 0))
 
 
 def _q5_1(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * (_fields(blocks[:, 8:], 4, 16) | _fifth_bits(blocks, 4)).float() + _half(blocks, 2)
+    return _scaled(_fields(blocks[:, 8:], 4, 16) | _fifth_bits(blocks, 4), _half(blocks, 0), _half(blocks, 2))
 
 
 def _q8_0(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * blocks[:, 2:].contiguous().view(torch.int8).float()
+    return _scaled(blocks[:, 2:].view(torch.int8), _half(blocks, 0))
 
 
 def _grouped(scales: Tensor, numbers: Tensor, least: Tensor | None = None) -> Tensor:
@@ -121,7 +128,7 @@ def _levels(packed: Tensor, width: int) -> Tensor:
 
 
 def _iq4_nl(blocks: Tensor) -> Tensor:
-    return _half(blocks, 0) * _levels(blocks[:, 2:], 16)
+    return _scaled(_levels(blocks[:, 2:], 16), _half(blocks, 0))
 
 
 def _iq4_xs(blocks: Tensor) -> Tensor:

@@ -163,7 +163,8 @@ def _pieces(file: GgufFile, tokens: Sequence[str], kinds: Sequence[int]) -> Any:
     )
     backend.decoder = decoders.Sequence(
         [
-            decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+            # Bytes first: where no token is a "▁" alone, a space is the three bytes of that letter.
+            decoders.ByteFallback(), decoders.Fuse(), decoders.Replace("▁", " "),
             *([decoders.Strip(" ", 1, 0)] if prefixed else []),
         ]
     )  # fmt: skip
