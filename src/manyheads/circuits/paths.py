@@ -174,7 +174,9 @@ class Paths:
             Patch((self.receiver,), self.channels[channel], row=held.index(group)) for group, channel in ways
         )
         patching = Patches(patches, strangers=reached, own_strangers=len(held))
-        return patching.editor(range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places)
+        return patching.editor(
+            range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places
+        )
 
 
 def path_effect(
