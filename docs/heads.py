@@ -1,9 +1,12 @@
 """The heads that the documentation's first page shows: docs/heads.json, and recordings of models trained here.
 
     python docs/heads.py FOLDER    FOLDER holds the trainings `induction` and `passkey`; what is missing is trained
+    python docs/heads.py           those of smollm2 alone: three minutes; the others stay as they are
 
-Each head has a claim with its chance level, what is lost without it among all heads, and the command that found it.
-docs/hooks.py publishes the recordings as a site (`manyheads publish`), and puts a card for each head on the page.
+Each head has a claim with its chance level, what is lost without it, and the command that found it. What a head was
+chosen for is measured where it was not chosen: on other texts, other names, another needle.
+docs/hooks.py publishes the recordings as a site (`manyheads publish`), and puts a card for each head on the page;
+docs/pictures.py draws those of smollm2 for the gallery.
 """
 
 from __future__ import annotations
@@ -20,17 +23,20 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import manyheads as mh
-from manyheads.corpora import reading_of
+from manyheads.corpora import page_texts, reading_of
 from manyheads.interventions import Importance
 from manyheads.lab.training import carry_out
 from manyheads.roles import PageLabels, label_page
+from manyheads.roles.probes import retrieval_scores
 
 TEXTS = 60
+FEW_TEXTS = 24  # of a model with so many heads that each is left out by itself
 
 
 @dataclass(frozen=True)
 class Card:
-    """One head: `recording` is a file of the live site, `pin` the token whose row is open there."""
+    """One head: `recording` is a file of the live site, `pin` the token whose row is open there. `text`: what
+    `manyheads head` is to read so that it shows the same, "" where that is its own example."""
 
     model: str
     recording: str
@@ -40,6 +46,7 @@ class Card:
     claim: str
     effect: str
     command: str
+    text: str = ""
 
 
 def labelled(recording: str, head: str, pin: int) -> Card:
@@ -48,7 +55,7 @@ def labelled(recording: str, head: str, pin: int) -> Card:
     role = next(role for role in labels_of(model).roles if str(role.head) == head)
     words, evidence = role.evidence.words, role.evidence
     share = "" if evidence.low != evidence.low else f" ({evidence.low:.0%} to {min(evidence.high, 1.0):.0%})"
-    command = "manyheads look --all" + (f" --model {model}" if model != "minilm" else "")
+    command = "manyheads look --all" + (f" --model {model}" if model != "smollm2" else "")
     claim = words.replace(",", f"{share},", 1)
     return Card(model, recording, head, pin, role.name, claim, effect_words(model, head), command)
 
@@ -70,6 +77,10 @@ def worth_of(model: str) -> Importance:
 
 def effect_words(model: str, head: str) -> str:
     """What is lost on bundled texts with the head's output zeroed, and where that stands among all heads."""
+    if model == "smollm2":
+        lm = loaded(model)
+        alone = mh.effect(lm, mh.Ablate(head), reading_of(lm).spread(FEW_TEXTS), controls=0)
+        return f"{alone.change:+.2g} ({alone.low:.2g} to {alone.high:.2g}) nats a token of ordinary texts"
     worth = worth_of(model)
     index = [str(other) for other in worth.heads].index(head)
     low, high = (float(side[index]) for side in worth.interval)
@@ -84,8 +95,93 @@ def asked() -> Card:
     best = mh.record(loaded("minilm"), ANIMAL).heads_linking("it", "animal")[0]
     head = str(best.head)
     claim = f"{best.weight:.0%} of what “it” reads is “animal”; {best.chance:.0%} by chance"
-    command = f'manyheads look "{ANIMAL}" --from it --to animal'
+    command = f'manyheads look "{ANIMAL}" --model minilm --from it --to animal'
     return Card("minilm", "minilm-animal", head, 10, "who is “it”?", claim, effect_words("minilm", head), command)
+
+
+def of_names() -> list[Card]:
+    """Heads of smollm2 that say who is given something, chosen on half of the examples and measured on the other half.
+
+    In each half the one who gets it is named first in two texts, and second in two. The row is the last one, "to".
+    """
+    lm, pairs = loaded("smollm2"), reading_of("smollm2").pairs
+    chosen = mh.patch(lm, *_sides(pairs[0::4] + pairs[1::4]), direction="noise", controls=0)
+    others, best = pairs[2::4] + pairs[3::4], [str(head) for head in chosen.ranking()[:20]]
+    measured = mh.patch(lm, *_sides(others), direction="noise", heads=best, controls=0)
+    recordings = [mh.record(lm, pair["clean"]) for pair in others]
+    logits = {side: mh.logit_attribution(lm, [pair["clean"] for pair in others], [pair[side] for pair in others])
+              for side in ("right", "wrong")}  # fmt: skip
+
+    def card(head: str, title: str, side: str, name: str) -> Card:
+        """`side`: whose name the head looks at; of several places, at the last."""
+        weights = []
+        for rec, pair in zip(recordings, others, strict=True):
+            tokens = [piece.lstrip("Ġ") for piece in rec.layers[0].tokens.pieces[0]]
+            key = len(tokens) - 1 - tokens[::-1].index(pair[side].strip())
+            weights.append(float(rec.cells(head, [(len(tokens) - 1, key)])[0]))
+        adds = {side: round(float(of.values[of.components.index(head)]), 1) + 0 for side, of in logits.items()}
+        claim = (
+            f"{sum(weights) / len(weights):.0%} of what the last word reads is {name}, {1 / 14:.0%} by chance; adds "
+            f"{adds['right']:+.1f} to the logit of who gets it, {adds['wrong']:+.1f} to that of who gives"
+        )
+        loss = f"{abs(measured[head]):.0%} {'less' if measured[head] > 0 else 'more'}"
+        effect = f"the two answers are told apart {loss}, on names that it was not chosen on"
+        return Card("smollm2", "smollm2-gift", head, 13, title, claim, effect, "manyheads patch --direction noise")
+
+    for head in best:
+        print(head, f"{chosen[head]:+.3f} where it was chosen, {measured[head]:+.3f} on the others")
+    return [
+        card("L20H0", "S-inhibition: finds who gives", "wrong", "who gives"),
+        card("L23H3", "keeps who gives from being named", "wrong", "who gives"),
+        card("L23H0", "name mover: finds who gets it", "right", "who gets it"),
+        card("L24H4", "negative name mover", "right", "who gets it"),
+    ]
+
+
+def _sides(pairs: Any) -> tuple[list[str], list[str], str, list[tuple[str, str]]]:
+    """Clean texts, corrupted ones, the metric and the answers, as `patch` takes them."""
+    clean, corrupted = ([pair[side] for pair in pairs] for side in ("clean", "corrupted"))
+    return clean, corrupted, "logit_diff", [(pair["right"], pair["wrong"]) for pair in pairs]
+
+
+def of_needle() -> Card:
+    """The head of smollm2 that most often looks at what it writes next, far back: chosen by one needle, measured by
+    another."""
+    lm = loaded("smollm2")
+
+    def asked_for(needle: str, question: str) -> Any:
+        return retrieval_scores(lm, page_texts(), needle, question, lengths=(256, 1024), depths=(0.1, 0.5))
+
+    chosen = asked_for(
+        " The best thing to do in Lisbon is to eat a custard tart in the sun.",
+        " What is the best thing to do in Lisbon? The best thing to do in Lisbon is",
+    )
+    other = asked_for(
+        " The pass key is 71492. Remember it. 71492 is the pass key.", " What is the pass key? The pass key is"
+    )
+    head = str(chosen.scores.top(1)[0].head)
+    score = next(score for score in other.scores.top(270) if str(score.head) == head)
+    claim = (
+        f"looks at the very token that is written next {score.score:.0%} of the time, up to 1,000 tokens back, "
+        f"{score.chance:.1%} by chance ({other.num_counted} of {len(other.trials)} answers)"
+    )
+    command = "manyheads roles --probes --ask retrieval"
+    return Card("smollm2", "smollm2-needle", head, 30, "long reach", claim, effect_words("smollm2", head), command)
+
+
+def of_smollm2() -> list[Card]:
+    """Twelve heads of the bundled language model."""
+    return [
+        labelled("smollm2-gift", "L16H0", 13),
+        labelled("smollm2-gift", "L11H6", 13),
+        labelled("smollm2-names", "L5H6", 18),
+        labelled("smollm2-names", "L17H5", 18),
+        labelled("smollm2-names", "L18H6", 18),
+        labelled("smollm2-gift", "L18H8", 13),
+        labelled("smollm2-marks", "L1H1", 8),
+        *of_names(),
+        of_needle(),
+    ]
 
 
 def of_induction(folder: Path) -> list[Card]:
@@ -170,9 +266,23 @@ def of_passkey(folder: Path) -> Card:
     )
 
 
-def main(folder: Path) -> None:
+def main(folder: Path | None) -> None:
     RECORDINGS.mkdir(exist_ok=True)
-    cards = [
+    if folder is None:
+        known = [Card(**row) for row in json.loads(CARDS.read_text(encoding="utf-8"))]
+        others = [card for card in known if card.model != "smollm2"]
+    else:
+        others = of_the_others(folder)
+    rows = [asdict(card) for card in (*of_smollm2(), *others)]
+    for row in rows:
+        model, text = TEXT_OF.get(row["recording"], ("", ""))
+        row["text"] = "" if text == reading_of(model).sentence else text
+    CARDS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def of_the_others(folder: Path) -> list[Card]:
+    """Twelve heads of minilm, of tiny-code, and of two models that were trained here."""
+    return [
         asked(),
         labelled("minilm-cats", "L2H9", 7),
         labelled("minilm-animal", "L0H2", 8),
@@ -185,10 +295,7 @@ def main(folder: Path) -> None:
         *of_induction(folder),
         of_passkey(folder),
     ]
-    CARDS.write_text(
-        json.dumps([asdict(card) for card in cards], indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]) if sys.argv[1:] else None)

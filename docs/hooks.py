@@ -25,6 +25,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 import manyheads as mh
+from manyheads.corpora import reading_of
 from manyheads.heads import Head
 from manyheads.roles import label_page
 from manyheads.studio import publish, write_report
@@ -42,7 +43,15 @@ CARD = """<a class="head" href="live/studio.html#/head/{head}?file={recording}&a
 <code>{command}</code>
 </a>"""
 ANIMAL = "The animal didn't cross the street because it was too tired."
+NEEDLE = "The best thing to do in Lisbon is to eat a tart."
 TEXT_OF = {
+    "smollm2-gift": ("smollm2", reading_of("smollm2").sentence),
+    "smollm2-names": ("smollm2", "Mr and Mrs Dursley, of number four, Privet Drive. Mr and Mrs D"),
+    "smollm2-marks": ("smollm2", "Ada came in, sat down, and said: no, not today."),
+    "smollm2-needle": (
+        "smollm2",
+        f"{NEEDLE} What is the best thing to do in Lisbon? {NEEDLE.removesuffix(' tart.')}",
+    ),
     "minilm-animal": ("minilm", ANIMAL),
     "minilm-cats": ("minilm", "The cat sat because the cat was tired, and the dog let the cat sleep."),
     "tiny-code-area": (
@@ -89,7 +98,7 @@ def live_files() -> dict[str, bytes]:
         for name, (model, text) in TEXT_OF.items():
             mh.record(models[model], text).save(folder / f"{name}.heads")
         recordings = {path.stem: path for path in (*folder.glob("*.heads"), *RECORDINGS.glob("*.heads"))}
-        publish(folder / "site", list(recordings.values()), labels=labels, exact=True, title="Heads of four models")
+        publish(folder / "site", list(recordings.values()), labels=labels, exact=True, title="Heads of five models")
         for path in (folder / "site").rglob("*"):
             if path.is_file():
                 made[f"live/{path.relative_to(folder / 'site').as_posix()}"] = path.read_bytes()

@@ -24,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 PAGE = ROOT / "docs" / "gallery.md"
+CARDS = ROOT / "docs" / "heads.json"  # docs/heads.py measures them
 WIDTH = 100
 CODE = "def area(width, height): return width * height; area(width, height) + area(width, height)"
 SENTENCE = "The cat sat because the cat was tired, and the dog let the cat sleep."
@@ -56,6 +57,11 @@ from manyheads.figures import save_families
 save_families(mh.head_families(mh.load("minilm"), page_texts()), "families-minilm.svg")"""
 
 
+def quoted(text: str) -> str:
+    """A text as a command takes it, and a blank; "" for none."""
+    return text and f'"{text}" '
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture. `way`: what the command writes ("file"), what it prints ("terminal"), what it writes as a page
@@ -72,25 +78,35 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
     "What heads do": (
         Picture("look.svg", "Every head and its label", "Each with its evidence.", "manyheads look", "terminal"),
         Picture("grid.png", "Every head on one sheet", "A frame's colour is what the head does.",
-                "manyheads look --plot grid.png"),
+                "manyheads look --model minilm --plot grid.png"),
         Picture("grid-tiny-code.png", "The same of a decoder", "Eight query heads on two key/value heads a layer: a "
                 "bracket joins those that share.", "manyheads look --model tiny-code --plot grid-tiny-code.png"),
         Picture("head.svg", "One head, in words", "Where each word looks, and how sure that is.",
-                f'manyheads head L2H9 "{SENTENCE}"', "terminal"),
+                f'manyheads head L2H9 "{SENTENCE}" --model minilm', "terminal"),
         Picture("head-map.svg", "One head, its map", "Cats look at cats: the weights, exactly.",
-                f'manyheads head L2H9 "{SENTENCE}" --plot head-map.svg'),
+                f'manyheads head L2H9 "{SENTENCE}" --model minilm --plot head-map.svg'),
         Picture("induction.svg", "An induction head", "Each token looks at what followed its earlier copy: the dark "
                 "steps below the diagonal.", f'manyheads head L3H5 "{CODE}" --model tiny-code --plot induction.svg'),
         Picture("roles-minilm.svg", "Every question's best head", "Dots are scores, ticks what chance and fixed "
-                "guesses get; open dots did not hold.", "manyheads roles --plot roles-minilm.svg"),
+                "guesses get; open dots did not hold.", "manyheads roles --model minilm --plot roles-minilm.svg"),
         Picture("roles-report.png", "The report", "One page: every question, its evidence, examples.",
-                "manyheads roles --report roles.html", "page"),
+                "manyheads roles --model minilm --report roles.html", "page"),
         Picture("families-minilm.svg", "Which heads look alike", "Near: they look at the same words. How: "
                 "[families](reference/families.md).", FAMILIES, "code"),
     ),
+    "Twelve heads of smollm2": tuple(
+        Picture(
+            f"smollm2/{row['head']}.svg",
+            f"{row['head']}: {row['title']}",
+            f"{row['claim'][0].upper()}{row['claim'][1:]}. Without it: {row['effect']} (`{row['command']}`).",
+            f"manyheads head {row['head']} {quoted(row['text'])}--plot {row['head']}.svg",
+        )
+        for row in json.loads(CARDS.read_text(encoding="utf-8"))
+        if row["model"] == "smollm2"
+    ),
     "What they are worth": (
         Picture("how-far-minilm.svg", "How far it goes", "What is lost as heads go, by importance and at random.",
-                "manyheads importance --curve how-far-minilm.svg"),
+                "manyheads importance --model minilm --curve how-far-minilm.svg"),
     ),
     "Circuits": (
         Picture("circuit-tiny-code.svg", "Which heads answer together", "Lines are paths: by what a head hears "
