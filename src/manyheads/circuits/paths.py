@@ -114,8 +114,8 @@ class Paths:
     """Paths into one head as a runner's `Edits`: intervention i is channel i % C of sender group i // C.
 
     `layers`: those that run before the receiver's. `batch`, the calls of its `edited` run and of its `partners`, and
-    how many first rows each text has in common with them (`shared`), are set before each batch. `report` is called with how many of the
-    groups are begun.
+    how many first rows they have in common (`shared`), are set before each batch. `report` is called with how many of
+    the groups are begun.
     """
 
     lm: LoadedModel
@@ -174,9 +174,7 @@ class Paths:
             Patch((self.receiver,), self.channels[channel], row=held.index(group)) for group, channel in ways
         )
         patching = Patches(patches, strangers=reached, own_strangers=len(held))
-        return patching.editor(
-            range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places
-        )
+        return patching.editor(range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places)
 
 
 def path_effect(
