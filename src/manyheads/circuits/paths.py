@@ -33,7 +33,7 @@ from manyheads.circuits.patching import (
     require_counts,
     shared_rows,
 )
-from manyheads.edits import Calls, MetricLike, Runner, Unchanged, read_under, require_numbers
+from manyheads.edits import Calls, MetricLike, Runner, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
@@ -140,7 +140,7 @@ class Paths:
     def touching(self, site: Site) -> set[int]:
         return set(range(self.count if (site.stack, site.layer) == self.end else 0))
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
         """The rows that both texts share: what is sent differs from there on."""
         patch = Patch((self.receiver,))
         return Patches((patch,) * self.count, self.partners, shared=self.shared).unchanged(calls, num_texts)

@@ -95,16 +95,6 @@ def read_under(
     return PassRead(metric.read(outputs, batch), calls, batch.reference)
 
 
-class Unchanged(NamedTuple):
-    """How many first rows of each text an intervention leaves as they are; all of them where it changes nothing.
-
-    `why`: the reason where they could be expected and are not known.
-    """
-
-    rows: Int[Tensor, "b plan"]
-    why: str = ""
-
-
 @runtime_checkable
 class OpenEditor(Protocol):
     """An edit for `tap`, and what it has to put right again when the pass is over."""
@@ -125,8 +115,10 @@ class Edits(Protocol):
         """Which interventions act in a layer."""
         ...
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
-        """The rows that each intervention leaves as they are in a causal model, given the unedited model's calls."""
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
+        """How many first rows of each text an intervention leaves as they are in a causal model: all, where it changes
+        nothing. And why none are known, where they could be expected. `calls`: those of the unedited model.
+        """
         ...
 
     def editor(
@@ -161,8 +153,8 @@ class PlanEdits:
     def touching(self, site: Site) -> set[int]:
         return {act.plan for act in self.acts.of(site)}
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
-        return Unchanged(torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu"))
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
+        return torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu"), ""
 
     def editor(
         self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]
