@@ -57,8 +57,8 @@ def record(
 
     `given` is one text or several, or `mh.Inputs`, which says what else can be read and how. Add "v" to `keep` for
     value-weighted questions. The size is logged (logger "manyheads"; a warning from 250 MB on) before any memory is
-    taken, and `inputs.Recorder().bytes_per_token(lm)` is what each token adds. Returns texts left-aligned and padded to the longest in memory;
-    files are packed.
+    taken, and `inputs.Recorder().bytes_per_token(lm)` is what each token adds. Returns texts left-aligned and padded to
+    the longest in memory; files are packed.
 
     `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
