@@ -164,7 +164,7 @@ def test_importance_lists_each_head_of_a_small_model_once_and_none_below_0_as_wo
 
     def listed(values):
         spec = replace(minilm.spec, sites=minilm.spec.sites[: len(values) // 12])
-        notes = {"model": "minilm", "metric": "m", "computed": "c"}
+        notes = {"model": "minilm", "metric": "m", "estimator": "as asked", "computed": "c"}
         result = Importance(spec, "ablation", "loss", "nats a token", np.array([values] * 2), notes)
         lines = importance_lines(result, None, Source("a text", "a text"), ModelChoice("minilm"), console)
         return [line.plain for line in lines]

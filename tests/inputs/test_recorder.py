@@ -14,6 +14,8 @@ from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, 
 from manyheads.inputs import recorder
 from manyheads.inputs import recorder as keeping
 from manyheads.inputs.reading import groups_of
+from manyheads.recording import Recording
+from manyheads.units import gb
 from tests.models import eager
 from tests.models.tiny import VOCAB_SIZE, WORDS, tiny_t5
 from tests.refusals import refuses
@@ -394,6 +396,29 @@ def test_what_is_too_long_is_cut_or_refused_with_both_numbers_and_exactly_the_mo
 # ---------------------------------------------------------------------------------------------------------------- size
 
 
+def size_of(rec: Recording) -> str:
+    """Padding included, since it lies in memory."""
+    cells = len(rec.tokens.lengths) * rec.tokens.longest
+    return f"{gb(rec.num_bytes)}, in memory and as a file ({gb(rec.num_bytes // cells)} a token)"
+
+
+def test_a_recording_that_many_would_not_expect_warns_of_its_size_and_the_library_counts_it(
+    loaded, monkeypatch, caplog
+):
+    lm = loaded("llama")
+    rec = mh.record(lm, "the cat sat")
+    assert not caplog.messages
+    assert recorder.bytes_per_token(lm) * rec.tokens.longest == rec.num_bytes
+    with_values = mh.record(lm, "the cat sat", keep=recorder.KEEP)
+    assert recorder.bytes_per_token(lm, recorder.KEEP) * rec.tokens.longest == with_values.num_bytes > rec.num_bytes
+    refuses(RecordingError, "a recording keeps q, k and lse", recorder.bytes_per_token, lm, ("q",))
+    monkeypatch.setattr(recorder, "LARGE_FILE", rec.num_bytes)
+    mh.record(lm, "the cat")
+    mh.record(lm, "the cat sat")
+    (warning,) = caplog.records
+    assert warning.levelno == logging.WARNING and warning.getMessage().endswith(size_of(rec))
+
+
 @pytest.mark.thinned
 @pytest.mark.parametrize("keep", [("q", "k", "lse"), ("q", "k", "v", "lse")], ids=str)
 @pytest.mark.parametrize("name", ["bert", "llama", "gemma2", "gpt_oss"])
@@ -403,7 +428,7 @@ def test_the_size_is_said_before_it_is_taken_and_is_right(name, keep, loaded, fr
         rec = mh.record(lm, [some_text(fresh, n) for n in (23, 7, 11)], keep=keep)
     (said,) = [record.getMessage() for record in caplog.records if record.name == "manyheads"]
     longest = int(rec.tokens.lengths.max())
-    assert said == f"recording 3 texts of up to {longest} tokens: {rec.num_bytes / 1e6:.1f} MB"
+    assert said == f"recording 3 texts of up to {longest} tokens: {size_of(rec)}"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -414,7 +439,7 @@ def test_a_recording_that_would_not_fit_is_refused_before_the_model_runs_and_wha
     with caplog.at_level(logging.INFO, logger="manyheads"):
         rec = mh.record(lm, "the cat sat on the table")
     num_tokens = rec.tokens.longest
-    assert caplog.messages == [f"recording 1 texts of up to {num_tokens} tokens: {rec.num_bytes / 1e6:.1f} MB"]
+    assert caplog.messages == [f"recording 1 text of up to {num_tokens} tokens: {size_of(rec)}"]
     # Room for what was recorded, to the byte; then for a byte less.
     free = math.ceil(rec.num_bytes / recorder.MEMORY_SHARE)
     monkeypatch.setattr(recorder, "free_bytes", {torch.device("cpu"): free}.get)

@@ -88,7 +88,11 @@ LLAMA = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 GEMMA = LLAMA | {
     "post_attention_layernorm": "post_attention_norm",
@@ -114,6 +118,20 @@ def stored_name(name: str, architecture: str) -> str:
     return f"blk.{layer}.{names[part]}.{kind}"
 
 
+def stored_weights(model: nn.Module, architecture: str) -> dict[str, torch.Tensor]:
+    """A model's weights as such a file has them, by their names there."""
+    config: Any = model.config
+    weights: dict[str, torch.Tensor] = {}
+    for name, weight in model.state_dict().items():
+        if name.endswith("experts.gate_up_proj"):  # [expert, gate and then up, ...]
+            halves = zip(("gate_proj", "up_proj"), weight.chunk(2, 1), strict=True)
+            weights |= {name.replace("gate_up_proj", f"{part}.weight"): half for part, half in halves}
+        elif not (name == "lm_head.weight" and getattr(config, "tie_word_embeddings", False)):
+            weights[f"{name}.weight" if name.endswith("experts.down_proj") else name] = weight
+    named = ((stored_name(name, architecture), weight) for name, weight in weights.items())
+    return {stored: stored_weight(weight, stored, architecture, config) for stored, weight in named}
+
+
 def stored_weight(weight: torch.Tensor, stored: str, architecture: str, config: Any) -> torch.Tensor:
     if architecture == "llama" and ".attn_q." in stored:
         return pairs_from_halves(weight, config.num_attention_heads)
@@ -121,6 +139,8 @@ def stored_weight(weight: torch.Tensor, stored: str, architecture: str, config: 
         return pairs_from_halves(weight, config.num_key_value_heads)
     if architecture.startswith("gemma") and stored.endswith("norm.weight"):
         return weight + 1
+    if stored.endswith("ffn_gate_inp_shexp.weight"):
+        return weight[0]
     linear = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
     return weight.T if architecture == "gpt2" and stored.endswith(linear) else weight
 
@@ -148,7 +168,15 @@ def metadata_of(model: Any, architecture: str, tokens: Sequence[str] | None = No
         values["attention.layer_norm_epsilon"] = float(epsilon)
     else:
         values["attention.layer_norm_rms_epsilon"] = float(config.rms_norm_eps)
-    if getattr(config, "head_dim", None) and architecture in ("qwen3", "gemma2", "gemma3"):
+    if architecture.endswith("moe"):
+        values |= {
+            "expert_count": config.num_experts,
+            "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+        }
+    if architecture == "qwen2moe":
+        values["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
+    if getattr(config, "head_dim", None) and architecture in ("qwen3", "qwen3moe", "gemma2", "gemma3"):
         values |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
     elif architecture in ("llama", "phi3"):
         values["rope.dimension_count"] = config.hidden_size // config.num_attention_heads
@@ -186,13 +214,6 @@ def write_model(
     **metadata: Any,
 ) -> Path:
     """The GGUF file of a transformers model. `pack`: how each tensor, by its name in the file, is stored."""
-    config: Any = model.config
-    tied = getattr(config, "tie_word_embeddings", False)
-    tensors = {}
-    for name, weight in model.state_dict().items():
-        if name == "lm_head.weight" and tied:
-            continue
-        stored = stored_name(name, architecture)
-        tensors[stored] = pack(stored, stored_weight(weight, stored, architecture, config))
+    tensors = {name: pack(name, weight) for name, weight in stored_weights(model, architecture).items()}
     path.write_bytes(gguf_bytes(metadata_of(model, architecture) | metadata, {**tensors, **extra}))
     return path

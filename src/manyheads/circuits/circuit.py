@@ -10,9 +10,9 @@ the longest run of cheap ones at once that leaves at least `keep`; and so on wit
 head can go. What is found is minimal in this sense: without any one of its heads the rest keep less. It need not be the
 only such set, nor the smallest: circuits with backups have several.
 
-Of many heads, most carry nothing, and the gradient puts these in order for two passes in all (attribution patching):
-it decides which heads are tried first, patches decide how many of them go, and the last 40 heads or so are put in order
-by patches too. `notes["order"]` says what was done; every number that a `Circuit` holds is of patches.
+Of many heads most carry nothing, and gradients (attribution patching) tell which for a few passes. They decide which
+heads go first, and patches how many of these; 40 heads or more are put in order by patches alone. `notes["order"]` has
+what was done. Every number that a `Circuit` holds is of patches.
 
 `edges` asks further which heads speak to which: the path from each head of the circuit to each later one's queries,
 keys and values, with all other heads held (`path_effect`), on the pairs that measure the circuit.
@@ -44,6 +44,7 @@ from manyheads.base import Json, Progress, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import (
     ESTIMATORS,
+    Direction,
     Patch,
     Patches,
     PatchEstimator,
@@ -178,9 +179,8 @@ def find_circuit(
     - `metric`: what is read of an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `keep`: the least faithfulness, above 0, at most 1.
-    - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 heads or
-      fewer are left, or no more can go, and patches from there on. None: the gradient above 100 heads, patches where the
-      metric has no gradient there.
+    - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 are left,
+      or no more can go, and patches from there on. None: the gradient above 100 heads, where the metric has one.
     - `first_token`: read the first token of an answer that has several.
     - `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it found;
       True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
@@ -191,8 +191,8 @@ def find_circuit(
     - `progress`: called with how many heads are decided, and of how many.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many. Where
-    the gradient puts them in order, two passes forward, one back and 32 sets a round. Of a causal model a pass is of the
-    tokens from the first that differs on.
+    the gradient puts them in order, its passes (two back) and some 20 stand for the first round. Of a causal model a pass
+    is one of the tokens from the first that differs on.
     Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
     for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
@@ -388,8 +388,8 @@ class _Measure:
         """The mean faithfulness of each set: all other heads of the clean run have their corrupted outputs."""
         if not sets:
             return []
-        heads = list(self.lm.spec.heads)
-        patches = [Patch(tuple(head for head in heads if head not in set(inside))) for inside in sets]
+        heads, members = list(self.lm.spec.heads), map(frozenset, sets)
+        patches = [Patch(tuple(head for head in heads if head not in inside)) for inside in members]
         if self.runner is None:
             self.runner = Runner.of(self.lm, Patches(()), self.metric, num_tokens=self.num_tokens)
         swept = sweep_patches(self.lm, self.pairs, patches, self.metric, "noise", runner=self.runner)
@@ -403,68 +403,70 @@ class _Measure:
 
         Errors: StatisticError for a metric without a gradient, where that is asked for.
         """
-        circuit_heads = list(self.lm.spec.heads)
-        total = len(circuit_heads)
+        every = list(self.lm.spec.heads)
+        total, circuit_heads = len(every), every
         steps, story = [(total, 1.0)], "by patches"
-        by_gradient = estimator == "gradient" or (estimator is None and total > MANY_HEADS)
-        while by_gradient and len(circuit_heads) > EXACT_HEADS:
-            outside = tuple(head for head in self.lm.spec.heads if head not in set(circuit_heads))
+        if total > (EXACT_HEADS if estimator == "gradient" else MANY_HEADS) and estimator != "exact":
             try:
-                cheapest = self._by_gradient(circuit_heads, outside)
+                cheapest = self._by_gradient()
             except StatisticError as error:
                 if estimator == "gradient":
                     raise
                 story = f"by patches, since there is no gradient: {error}"
-                break
-            count, value = self._most_removed(cheapest, keep, len(circuit_heads) - EXACT_HEADS)
-            if not count:
-                break
-            circuit_heads = [head for head in circuit_heads if head in set(cheapest[count:])]
-            steps.append((len(circuit_heads), value))
-            story = f"by gradient from {total} heads to {len(circuit_heads)}, by patches from there"
-            if progress is not None:
-                progress(total - len(circuit_heads), total)
+            else:
+                count, value = self._most_removed(cheapest, keep, total - EXACT_HEADS)
+                circuit_heads = [head for head in every if head in set(cheapest[count:])]
+                steps += [(len(circuit_heads), value)] * (count > 0)
+                story = f"by gradient from {total} heads to {len(circuit_heads)}, by patches from there"
+                if progress is not None:
+                    progress(count, total)
+        # What the gradient left is put in order as it is where there are few heads: one removed from the whole model.
+        context = every
         while True:
-            alone = self.of_sets([[head for head in circuit_heads if head != gone] for gone in circuit_heads])
-            if not circuit_heads or max(alone) < keep:
+            alone = self.of_sets([[head for head in context if head != gone] for gone in circuit_heads])
+            if context == circuit_heads and (not circuit_heads or max(alone) < keep):
                 return circuit_heads, steps, [steps[-1][1] - value for value in alone], story
             cheapest = sorted(circuit_heads, key=dict(zip(circuit_heads, alone, strict=True)).__getitem__, reverse=True)
-            # All prefixes at once, the first of which is known to do: a run of cheap heads goes in one step.
+            # All prefixes at once: a run of cheap heads goes in one step.
             prefixes = self.of_sets([cheapest[count:] for count in range(1, len(cheapest) + 1)])
-            longest = max(count for count, value in enumerate(prefixes, 1) if value >= keep or count == 1)
+            longest = max((count for count, value in enumerate(prefixes, 1) if value >= keep), default=0)
+            if context == circuit_heads:  # the first is known to do, by a hair of rounding at worst
+                longest = max(longest, 1)
             circuit_heads = [head for head in circuit_heads if head in set(cheapest[longest:])]
-            steps.append((len(circuit_heads), prefixes[longest - 1]))
+            context = circuit_heads
+            if longest:
+                steps.append((len(circuit_heads), prefixes[longest - 1]))
             if progress is not None:
                 progress(total - len(circuit_heads), total)
 
-    def _by_gradient(self, inside: list[Head], outside: tuple[Head, ...]) -> list[Head]:
-        """Heads from the one whose removal costs least, by the slope where all outside are removed."""
-        _, effects, _ = gradients(self.lm, self.pairs, self.metric, "out", "noise", inside, None, outside)
-        # A gap below 0, as of a loss, turns the order about.
-        change = effects.sum(-1).mean(0) * (1 if self._gap > 0 else -1)
-        return [inside[index] for index in (-change).argsort(stable=True).tolist()]
+    def _by_gradient(self) -> list[Head]:
+        """All heads, from the one whose removal should cost least: of two estimates of a cost the larger counts.
 
-    @property
-    def _gap(self) -> float:
-        if not self.levels.numel():
-            self.of_sets([list(self.lm.spec.heads)[1:]])
-        return gap_of(self.levels, self.metric)
+        A slope at the clean run misses what is saturated there, and has the wrong sign for some; so does one at the
+        corrupted run for others. Errors: StatisticError for a metric without a gradient.
+        """
+        heads, costs = list(self.lm.spec.heads), []
+        directions: tuple[Direction, ...] = ("denoise",) if self.metric.refer is not None else ("denoise", "noise")
+        for direction in directions:  # a metric that compares with the clean run has no slope there
+            levels, effects, _ = gradients(self.lm, self.pairs, self.metric, "out", direction, heads, None)
+            sign = 1.0 if direction == "denoise" else -1.0
+            costs.append(sign / gap_of(levels, self.metric) * effects.sum(-1).mean(0))
+        return [heads[index] for index in torch.stack(costs).amax(0).argsort(stable=True).tolist()]
 
     def _most_removed(self, cheapest: list[Head], keep: float, most: int) -> tuple[int, float]:
         """How many of the first heads can go, `most` at most, and what is kept then; 0 where not one can.
 
-        Tried are counts over all that are possible, and then those between the largest that does and the next.
+        Tried are `most`, then counts over all that are possible, then those between the largest that does and the next.
         """
-        low, high, value = 0, most + 1, 1.0
+        (value,) = self.of_sets([cheapest[most:]])
+        if value >= keep:
+            return most, value
+        low, high, value = 0, most, 1.0  # so many can go, so many cannot
         while high - low > 1:
-            step = max(1, -(-(high - low) // TRIED_AT_ONCE))
-            # From the top, so that the most is among them.
-            counts = list(range(high - 1, low, -step))[::-1]
-            kept = self.of_sets([cheapest[count:] for count in counts])
-            fits = [place for place, share in enumerate(kept) if share >= keep]
-            if not fits:
-                high = counts[0]
-                continue
-            low, value = counts[fits[-1]], kept[fits[-1]]
-            high = counts[fits[-1] + 1] if fits[-1] + 1 < len(counts) else low + 1
+            counts = range(low + 1, high, -(-(high - low - 1) // TRIED_AT_ONCE))
+            shares = self.of_sets([cheapest[count:] for count in counts])
+            last = max((place for place, share in enumerate(shares) if share >= keep), default=-1)
+            high = counts[last + 1] if last + 1 < len(counts) else high
+            if last >= 0:
+                low, value = counts[last], shares[last]
         return low, value

@@ -26,7 +26,7 @@ Nanda 2024, How to use and interpret activation patching.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -703,12 +703,8 @@ def gradients(
     direction: Direction,
     heads: Sequence[Head],
     progress: Progress | None,
-    held: tuple[Head, ...] = (),
 ) -> tuple[Float64[Tensor, "two text"], Float64[Tensor, "text head position"], str]:
-    """Metrics of both runs, and each head's estimated change at each position.
-
-    `held`: heads that have the other run's outputs already; the metric of the edited run is that with them.
-    """
+    """Metrics of both runs, and each head's estimated change at each position."""
     if metric.name == "kl" and direction == "noise":
         raise StatisticError(
             "metric 'kl' is least at the clean run, so its gradient there is 0 and estimates nothing: use "
@@ -732,12 +728,8 @@ def gradients(
         shifts.clear()
         partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
         places = list(edited.places)
-        edits: list[Callable[[AttentionCall], Tensor | None]] = [shift]
-        if held:
-            chosen = Patches((Patch(held),), partners)
-            edits.insert(0, chosen.editor([0], each_its_own=False, texts=range(len(places)), places={}))
         with torch.enable_grad():
-            reading = read_under(lm, edited, metric, edits, grad=True).reading
+            reading = read_under(lm, edited, metric, [shift], grad=True).reading
         if not reading.requires_grad:
             raise StatisticError(
                 f"metric {metric.name!r} is a metric without a gradient (a count, an argmax, or numbers that left the "

@@ -321,7 +321,7 @@ def circuit_lines(result: Circuit, origin: str) -> list[Text]:
             Text(),
         ]
     rows = {"pairs": f"{origin}: {result.notes['pairs']}", "metric": result.notes["metric"]}
-    rows |= {"answers": result.notes["answers"]} if "answers" in result.notes else {}
+    rows |= {name: result.notes[name] for name in ("answers", "order", "computed") if name in result.notes}
     return [*lines, *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]
 
 

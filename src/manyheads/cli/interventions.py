@@ -568,12 +568,11 @@ def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:
         "lost without all of the group" if lowest.estimator == "ablation" else "by gradient in a gate on the group"
     )
     of_groups = f"{', '.join(groups[:LISTED_CHOICES])}{more}: {lowest.metric}{unit} {meaning}"
-    (of_group, group_bytes), (of_head, head_bytes) = lowest.frees["group"], lowest.frees["head"]
-    cache = f"{head_bytes:,} bytes of cache" if head_bytes else "no cache"
+    (of_group, cache_bytes), (of_head, _) = lowest.frees["group"], lowest.frees["head"]
     freed = (
-        f"a group {of_group:,} parameters and {group_bytes:,} bytes of cache a token, one head of it {of_head:,} and "
+        f"a group {of_group:,} parameters and {cache_bytes:,} bytes of cache a token; one head of it {of_head:,} "
+        f"parameters and no cache"
     )
-    freed += cache
     return [("chosen", lowest.because), ("groups", of_groups), ("frees", freed), ("estimator", lowest.why)]
 
 

@@ -142,7 +142,7 @@ def split(
     if by is None and not few_heads:
         talk.note(f"ranked by needle: of {num_kv_heads} key/value heads each would take a pass; --by effect does that")
     by = by or ("effect" if few_heads else "needle")
-    with talk.step("letting heads stream, one after another, then many") as progress:
+    with talk.step(f"scoring heads by {by}, then letting them stream") as progress:
         result = long_context.split_heads(
             lm, chosen_texts.given, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
             random_curve=random_curve, shares=shares, needles=needles, progress=progress,
@@ -188,7 +188,7 @@ def split_lines(result: HeadSplit, texts: Source) -> list[Text]:
     rows.append(("agreement", "; ".join(agreement) or "one criterion alone"))
     left = f"; {used['left_out']} too short" if used["left_out"] else ""
     rows.append(("texts", f"{texts.origin}: {used['choosing']} chose, {used['reporting']} report{left}"))
-    rows += [(name, result.notes[name]) for name in ("windows", "computed") if name in result.notes]
+    rows += [(name, result.notes[name]) for name in ("windows", "ties", "computed", "passes") if name in result.notes]
     lines += [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
     title = f"What is lost by the share that is kept (loss, nats a token, {texts_in_words})"
     lines += [Text(), Text(title, style="bold")]

@@ -7,6 +7,7 @@ of the keepers of all batches.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import InitVar, dataclass, field, replace
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.attention import attend
+from manyheads.base import plural
 from manyheads.errors import ModelError, RecordingError
 from manyheads.inputs import generation
 from manyheads.inputs.batch import Batch, batch_of_call
@@ -31,6 +33,7 @@ from manyheads.machine import MEMORY_SHARE, free_bytes
 from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts
 from manyheads.models.taps import EDITED, Observer, Tap, left_out, log, spread
 from manyheads.recording import Layer, LayerRecord, Recording, together
+from manyheads.recording.file import LARGE_FILE
 from manyheads.spec import CROSS, DECODER
 from manyheads.texts import Tokens
 from manyheads.units import gb
@@ -53,8 +56,9 @@ def record(
     """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
 
     `given` is one text or several, or `mh.Inputs`, which says what else can be read and how. Add "v" to `keep` for
-    value-weighted questions. The size is logged (logger "manyheads") before any memory is
-    taken. Returns texts left-aligned and padded to the longest in memory; files are packed.
+    value-weighted questions. The size is logged (logger "manyheads"; a warning from 250 MB on) before any memory is
+    taken, and `inputs.bytes_per_token` returns it. Returns texts left-aligned and padded to the longest in memory;
+    files are packed.
 
     `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
@@ -180,20 +184,41 @@ def tensors_to_keep(keep: Sequence[Keep]) -> frozenset[str]:
 REMEDY = "Record fewer or shorter texts, or use measure(), which keeps nothing."
 
 
-@contextmanager
-def _room(lm: LoadedModel, num_texts: int, longest: int, tensors: frozenset[str]) -> Iterator[None]:
-    """Log the size of the recording that is made in the block, and refuse one that would not fit where it is kept."""
-    token_bytes: dict[torch.device, int] = {}  # of each device that holds layers
+def bytes_per_token(lm: LoadedModel, keep: Sequence[Keep] = ("q", "k", "lse")) -> int:
+    """The bytes that a recording has for each token of a text: in memory, where texts are padded, and in its file.
+
+    `keep`: as in `record`. Words and masks take some more. Errors: RecordingError for a `keep` that `record` refuses.
+    """
+    return sum(_token_bytes(lm, tensors_to_keep(keep)).values())
+
+
+def _token_bytes(lm: LoadedModel, tensors: frozenset[str]) -> dict[torch.device, int]:
+    """The bytes of one token on each device that holds layers."""
+    token_bytes: dict[torch.device, int] = {}
     for site in lm.spec.sites:
         module = lm.model.get_submodule(site.module.split("#")[0])
         device = lm.device if next(module.parameters(), None) is None else device_of(module)
         numbers = site.num_heads * site.qk_dim + site.num_kv_heads * (site.qk_dim + site.v_dim * ("v" in tensors))
         size = numbers * lm.dtype.itemsize + site.num_heads * torch.float32.itemsize  # the lse's, for any dtype
         token_bytes[device] = token_bytes.get(device, 0) + size
+    return token_bytes
+
+
+@contextmanager
+def _room(lm: LoadedModel, num_texts: int, longest: int, tensors: frozenset[str]) -> Iterator[None]:
+    """Log the size of the recording that is made in the block, and refuse one that would not fit where it is kept."""
+    token_bytes = _token_bytes(lm, tensors)
     # Padding included, since layers lie padded in memory; a file has less.
     num_tokens = num_texts * longest
     size = sum(token_bytes.values()) * num_tokens
-    log.info("recording %s texts of up to %s tokens: %.1f MB", num_texts, longest, size / 1e6)
+    log.log(
+        logging.WARNING if size >= LARGE_FILE else logging.INFO,
+        "recording %s of up to %s tokens: %s, in memory and as a file (%s a token)",
+        plural(num_texts, "text"),
+        f"{longest:,}",
+        gb(size),
+        gb(sum(token_bytes.values())),
+    )
     for device, one_token in token_bytes.items():
         free = free_bytes(device)
         if free is not None and one_token * num_tokens > MEMORY_SHARE * free:

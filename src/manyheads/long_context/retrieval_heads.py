@@ -282,6 +282,14 @@ def split_heads(
         kind = "random tokens" if lm.tokenizer is None else "pass keys"
         fits = f"{kind} in {len(probes[0])} and {len(probes[1])} texts"
         notes["needles"] = fits if all(probes) else "none fits into texts as long as these"
+    scores = {(place, g): score for place, layer in split.dividable for g, score in enumerate(layer.scores)}
+    kept_scores = [scores[place, g] for place, g in scores if split.layers[place].kept[g]]
+    tied = [head for head, score in scores.items() if score == min(kept_scores)]
+    if left_out_heads := sum(not split.layers[place].kept[g] for place, g in tied):
+        notes["ties"] = (
+            f"{len(tied)} key/value heads score {min(kept_scores):.3g}, where the share ends: {left_out_heads} of them "
+            f"stream, those of later layers, by their place alone"
+        )
     if narrow := sorted({place for place, _ in enumerate(layers)} - {place for place, _ in split.dividable}):
         named = ", ".join(f"L{place}" for place in narrow if layers[place].kept)
         notes |= {"windows": f"{named}: windows of at most sink + recent, which stream already"} if named else {}
@@ -342,7 +350,7 @@ def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, A
         words = f"{begin[level]}: {words}; {loss['better']:.4f} less (95 % over texts: {span})."
         if (count := len(loss["random"])) < FEW_RANDOM:
             stands = "One random split stands" if count == 1 else f"{count} random splits stand"
-            words += f" {stands} for all others here: compare more of them (random={FEW_RANDOM})."
+            words += f" {stands} for all others here: compare {FEW_RANDOM} or more."
     if recall is not None and not recall["before"]:
         words += " The model finds no needle even with everything, so needles say nothing of its heads."
     return {"level": level, "words": words}

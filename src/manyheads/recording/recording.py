@@ -31,7 +31,7 @@ from torch import Tensor
 from manyheads.base import Json, brief, html_table, plain, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head, NotIterated
-from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, save_recording
+from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, recording_bytes, save_recording
 from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, frames_of, grid_of
 from manyheads.recording.word_links import HeadLinks, heads_linking
@@ -146,6 +146,14 @@ class Recording(NotIterated):
         parts = [x for stack in self.stacks.values() for layer in stack for x in (layer.q, layer.k, layer.v, layer.lse)]
         return sum(x.numel() * x.element_size() for x in parts if x is not None)
 
+    @property
+    def file_bytes(self) -> int:
+        """The size of the file that `save` would write, to the byte; before there is any: `inputs.bytes_per_token`.
+
+        Cost: its masks are compared, and of a recording in a file all layers read. Errors: RecordingError, as `save`.
+        """
+        return recording_bytes(self.stacks, self.tokens, self.provenance)
+
     def heads_linking(self, query: str | None = None, key: str | None = None, *, text: int = 0) -> HeadLinks:
         """The heads by the exact weight from the word `query` to the word `key` of one text, the heaviest first.
 
@@ -213,7 +221,10 @@ class Recording(NotIterated):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file, whole or not at all. Errors: FileAccessError."""
+        """Write one safetensors file, whole or not at all; the size of a large one is logged before.
+
+        Errors: FileAccessError, also where the disk has no room for it (`file_bytes`), before anything is written.
+        """
         save_recording(path, self.stacks, self.tokens, self.provenance)
 
     def __repr__(self) -> str:

@@ -14,6 +14,7 @@ import gc
 import json
 import logging
 import os
+import re
 import shlex
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads import private_names
-from manyheads.base import few, nearest
+from manyheads.base import few, nearest, read_bytes
 from manyheads.base import first_line as line_of
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.models.loading.bundled import BUNDLED, find_bundled
@@ -39,6 +40,7 @@ _TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state")  
 _SMALL = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "tokenizer*")
 _LARGE = ("model.safetensors", "model-*.safetensors", "pruned.safetensors")
 GGUF = ".gguf"
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 _OF_TOKENIZERS = ("tokenizer", "vocab", "spiece", "sentencepiece")
 _HUB_TIMEOUT_SECONDS = 10
 
@@ -77,14 +79,15 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
     if is_here:
         if folder.suffix in _PICKLES:
             raise _pickle(str(folder), folder.parent, [folder.name])
-        if folder.suffix.lower() == GGUF:
+        if folder.suffix.lower() == GGUF or _begins_as_gguf(folder):
             file = _gguf_file(folder)
             because = f"from the file {folder}, sha256 {file.sha256[:12]}..."
             return Checkpoint(folder.parent, folder.stem, because, {}, (folder.name,), file)
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
     if not isinstance(what, str) or not is_hub_id(name):
+        kind = "file" if folder.suffix.lower() == GGUF else "folder"
         raise ModelError(
-            f"no model {name!r}: no such folder, and not a name that the hub could know ('gpt2', 'owner/name')."
+            f"no model {name!r}: no such {kind}, and not a name that the hub could know ('gpt2', 'owner/name')."
             f"{_suggest(name)} Bundled: {', '.join(BUNDLED)}."
         )
     return _from_hub(name, revision, code)
@@ -119,7 +122,7 @@ def _opened(folder: Path, name: str, because: str, sha256: str | None = None) ->
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
     packed = [file for file in files if file.lower().endswith(GGUF)]
     if packed and "config.json" not in files:
-        if len(packed) > 1:
+        if len(packed) > 1 and not all(_PART.search(file) for file in packed):  # parts have a refusal of their own
             raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
         file = _gguf_file(folder / packed[0])
         because += f": {packed[0]}, sha256 {(sha256 or file.sha256)[:12]}..."
@@ -153,6 +156,14 @@ def _opened(folder: Path, name: str, because: str, sha256: str | None = None) ->
     if unsafe := [shard for shard in shards if not shard.endswith(".safetensors")]:
         raise _pickle(str(folder), folder, unsafe, config)
     return Checkpoint(folder, name, because, config, tuple(shards))
+
+
+def _begins_as_gguf(path: Path) -> bool:
+    """Whether a file is one by its first bytes: Ollama calls its files by their digests, as in sha256-9f4b..."""
+    try:
+        return read_bytes(path, 4) == b"GGUF"
+    except OSError:  # a pipe, or what may not be read
+        return False
 
 
 def _gguf_file(path: Path) -> "GgufFile":

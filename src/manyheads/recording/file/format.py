@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 import os
 import threading
@@ -55,6 +56,7 @@ from manyheads.recording.file.safetensors_io import (
     Part,
     TensorFile,
     bytes_of,
+    file_bytes,
     metadata_sum,
     write_tensors,
 )
@@ -65,6 +67,9 @@ from manyheads.units import gb
 
 Value = TypeVar("Value")
 
+log = logging.getLogger("manyheads")
+
+LARGE_FILE = 250_000_000  # bytes: of a model of 135 M parameters 2,700 tokens; more than anybody expects of a text
 FORMAT = "manyheads-recording"
 FORMAT_VERSION = 1  # goes up when an older reader would misread a file; what it may overlook needs no new number
 
@@ -77,9 +82,26 @@ def save_recording(
 ) -> None:
     """Write the parts of a recording as one safetensors file, whole or not at all.
 
-    What stands in padding is left out. Cost: the memory of one packed tensor; about 1 s a GB besides the disk.
-    Errors: FileAccessError where it cannot be written, RecordingError where its parts do not fit each other.
+    What stands in padding is left out. The size of a large file (`LARGE_FILE`) is logged before it is written.
+    Cost: the memory of one packed tensor; about 1 s a GB besides the disk.
+    Errors: FileAccessError where it cannot be written, and where so much room is not left, before anything is written;
+    RecordingError where its parts do not fit each other.
     """
+    parts, metadata = _planned(stacks, tokens, provenance)
+    if (size := file_bytes(parts, metadata)) >= LARGE_FILE:
+        log.warning("writing %s: %s", os.fspath(path), gb(size))
+    write_tensors(path, parts, metadata)
+
+
+def recording_bytes(stacks: Mapping[str, Layers[LayerRecord]], tokens: Tokens, provenance: Mapping[str, object]) -> int:
+    """The size of the file that `save_recording` would write, to the byte. Errors: RecordingError, as there."""
+    return file_bytes(*_planned(stacks, tokens, provenance))
+
+
+def _planned(
+    stacks: Mapping[str, Layers[LayerRecord]], tokens: Tokens, provenance: Mapping[str, object]
+) -> tuple[dict[str, Part], dict[str, str]]:
+    """The tensors of a recording's file, none of them made yet, and its header's words."""
     plan = _Plan()
     plan.add_tokens(tokens)
     # By place, not by number: what the tensors of a layer are called counts the layers that are there.
@@ -94,7 +116,7 @@ def save_recording(
         "recording": _json("its layers", described),
         "provenance": _json("its provenance", dict(provenance)),
     }
-    write_tensors(path, plan.parts, metadata)
+    return plan.parts, metadata
 
 
 class _Plan:

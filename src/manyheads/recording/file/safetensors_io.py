@@ -23,6 +23,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import struct
 import threading
 import weakref
@@ -36,7 +37,8 @@ import torch
 from torch import Tensor
 
 from manyheads.base import no_access, opened, replacing
-from manyheads.errors import ManyHeadsError, RecordingError
+from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError
+from manyheads.units import gb
 
 HEADER_BYTES = 100_000_000  # the safetensors library refuses longer headers
 CHUNK_BYTES = 1 << 22  # moved at once: the checksum finds it still in the cache, and Ctrl-C never waits long
@@ -71,10 +73,23 @@ def write_tensors(
 
     Whatever happens on the way, an older file of that name stays as it was and nothing is left over (`replacing`, which
     says what `flushed=False` gives up).
-    Errors: FileAccessError, RecordingError, and whatever making a part raises.
+    Errors: FileAccessError, also where so much room is not left on the disk, before anything is written;
+    RecordingError, and whatever making a part raises.
     """
     with replacing(path, flushed=flushed) as temporary, open(temporary, "r+b") as file:
+        disk, size = shutil.disk_usage(os.path.dirname(temporary) or "."), file_bytes(parts, metadata)
+        if size > disk.free and disk.total:  # a file system that tells nothing has no size
+            raise FileAccessError(
+                f"cannot write {os.fspath(path)}: it takes {gb(size)}, and with {gb(disk.free)} left the disk is full. "
+                f"Free some space, or use another disk."
+            )
         _write(file, parts, metadata)
+
+
+def file_bytes(parts: Mapping[str, Part], metadata: Mapping[str, str]) -> int:
+    """The size of the file that `write_tensors` would write, to the byte. No part is made."""
+    draft = _header(_ordered(parts), metadata, dict.fromkeys(_ordered(parts), NO_SUM))
+    return len(draft) + sum(math.prod(part.shape) * part.dtype.itemsize for part in parts.values())
 
 
 def write_state(
@@ -109,9 +124,13 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.view(-1).view(torch.uint8).numpy().data
 
 
+def _ordered(parts: Mapping[str, Part]) -> dict[str, Part]:
+    """The widest types first, as the library sorts them: so every tensor begins at a multiple of its item size."""
+    return dict(sorted(parts.items(), key=lambda item: -item[1].dtype.itemsize))
+
+
 def _write(file: BinaryIO, parts: Mapping[str, Part], metadata: Mapping[str, str]) -> None:
-    # The widest types first, as the library sorts them: so every tensor's bytes begin at a multiple of its item size.
-    ordered = dict(sorted(parts.items(), key=lambda item: -item[1].dtype.itemsize))
+    ordered = _ordered(parts)
     sums = dict.fromkeys(ordered, NO_SUM)
     draft = _header(ordered, metadata, sums)
     if len(draft) > HEADER_BYTES:

@@ -156,7 +156,9 @@ def looks(facts: Facts) -> Looks:
     strongest, best = _strongest(weights)
     free = torch.where(beside > best, NOWHERE, strongest)
 
-    norms = facts.value_norms  # not `facts`, which hold these looks: a circle keeps every layer's maps until it is found
+    norms = (
+        facts.value_norms
+    )  # not `facts`, which hold these looks: a circle keeps every layer's maps until it is found
 
     def by_norm() -> Int[Tensor, "b h w"]:
         if norms is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -42,6 +42,18 @@ _ATTENTION |= {"attn_output": "self_attn.o_proj"}
 _HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _PRE_NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
 _GATED = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    # Of all experts in one tensor each; the model has the first two in one.
+    "ffn_gate_exps": "mlp.experts.gate_up_proj",
+    "ffn_up_exps": "mlp.experts.gate_up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_EXPERT_KEYS = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
 _SANDWICH = {
     "attn_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -62,7 +74,8 @@ class Family:
     """Models that llama.cpp calls by one name: their class in transformers, and the names of config and tensors.
 
     - `keys`: the file's key, without the architecture, to the config's.
-    - `tensors`: the file's tensor to the model's module; {} is the layer's number.
+    - `tensors`: the file's tensor to the model's module, or its parameter where it has no module; {} is the layer's
+      number. Tensors of one parameter are its parts, in alphabetical order.
     - `fixed`: what every config of the family has and no file says.
     - `rope`: whether positions are rotary.
     - `as_stored`: tensors that the file holds otherwise than the model: a pattern of their names, and what undoes it.
@@ -99,10 +112,16 @@ def _less_one(stored: Tensor, _: Mapping[str, object]) -> Tensor:
     return stored - 1  # Gemma multiplies by 1 + w, and the sum is stored
 
 
+def _as_row(stored: Tensor, _: Mapping[str, object]) -> Tensor:
+    return stored.reshape(1, -1)
+
+
 def _turned(stored: Tensor, _: Mapping[str, object]) -> Tensor:
     return stored.T.contiguous()  # GPT-2's Conv1D holds [in, out]
 
 
+_ALL_SPARSE: Mapping[str, object] = {"decoder_sparse_step": 1, "mlp_only_layers": []}
+_EXPERT_PARTS = {"ffn_gate": "gate_proj", "ffn_up": "up_proj", "ffn_down": "down_proj"}
 _GEMMA: Mapping[str, object] = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -124,6 +143,23 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _KEYS | _RMS,
             _ENDS | _layers(_PRE_NORMS | _ATTENTION | _HEAD_NORMS | _GATED),
             {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False},
+        ),
+        "qwen2moe": Family(
+            "Qwen2MoeForCausalLM",
+            _KEYS | _RMS | _EXPERT_KEYS | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+            _ENDS
+            | _layers(_PRE_NORMS | _ATTENTION | _EXPERTS | {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"})
+            | _layers({f"{name}_shexp": f"mlp.shared_expert.{part}" for name, part in _EXPERT_PARTS.items()}),
+            {"hidden_act": "silu", "use_sliding_window": False, **_ALL_SPARSE, "norm_topk_prob": False},
+            as_stored=((r"\.ffn_gate_inp_shexp\.", _as_row),),
+        ),
+        "qwen3moe": Family(
+            "Qwen3MoeForCausalLM",
+            _KEYS | _RMS | _EXPERT_KEYS,
+            _ENDS | _layers(_PRE_NORMS | _ATTENTION | _HEAD_NORMS | _EXPERTS),
+            # llama.cpp divides the chosen experts' shares by their sum in this family, and not in the last.
+            {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False, **_ALL_SPARSE}
+            | {"norm_topk_prob": True},
         ),
         "phi3": Family(
             "Phi3ForCausalLM",
@@ -189,26 +225,36 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Plan:
-    """How a file becomes a model: its class, its config, and the tensor that each of the model's weights is made of."""
+    """How a file becomes a model: its class, its config, and the tensors of which each of the model's weights is."""
 
     family: Family
     config: Mapping[str, object]
-    sources: Mapping[str, str]
+    sources: Mapping[str, Sequence[str]]
 
     def weight(self, file: GgufFile, name: str) -> Tensor:
         """One weight of the model, as the model holds it, in the precision of the file."""
         stored = self.sources[name]
+        numbers = [self._undone(file, part) for part in stored]
+        try:
+            return numbers[0] if len(numbers) == 1 else torch.cat(numbers, 1)
+        except (RuntimeError, IndexError) as error:
+            raise self._misshapen(file, few(stored), numbers[0]) from error
+
+    def _undone(self, file: GgufFile, stored: str) -> Tensor:
         numbers = file.numbers(stored)
         for pattern, undo in self.family.as_stored:
             if re.search(pattern, stored):
                 try:
                     numbers = undo(numbers, self.config)
                 except (RuntimeError, ZeroDivisionError) as error:  # so many heads do not divide it
-                    raise ModelError(
-                        f"{file.path} is damaged: {stored} of {list(numbers.shape)} is not what its keys mean. Copy or "
-                        f"fetch it anew."
-                    ) from error
+                    raise self._misshapen(file, stored, numbers) from error
         return numbers
+
+    def _misshapen(self, file: GgufFile, stored: str, numbers: Tensor) -> ModelError:
+        return ModelError(
+            f"{file.path} is damaged: {stored} of {list(numbers.shape)} is not what its keys mean. Copy or fetch it "
+            f"anew."
+        )
 
 
 class _Keys:
@@ -395,23 +441,24 @@ def _llama3(file: GgufFile, theta: float, width: int) -> dict[str, object]:
 
 def _sources(
     file: GgufFile, family: Family, config: Mapping[str, object], num_layers: int, besides: set[str]
-) -> dict[str, str]:
-    """The tensor of each of the model's weights. Errors: ModelError for a tensor that has no place in the model."""
+) -> dict[str, list[str]]:
+    """The tensors of each of the model's weights. Errors: ModelError for a tensor that has no place in the model."""
     modules: dict[str, str] = {}
     for stored, name in family.tensors.items():
         layers = range(num_layers) if "{}" in stored else (0,)
         modules |= {stored.format(layer): name.format(layer) for layer in layers}
-    sources: dict[str, str] = {}
+    sources: dict[str, list[str]] = {}
     for stored in file.tensors:
         stem, _, kind = stored.rpartition(".")
         if stem in modules and kind in ("weight", "bias"):
-            sources[f"{modules[stem]}.{kind}"] = stored
+            is_parameter = ".experts." in modules[stem]
+            sources.setdefault(modules[stem] if is_parameter else f"{modules[stem]}.{kind}", []).append(stored)
         elif stored not in besides:
             raise ModelError(
                 f"{file.path} holds the tensor {stored!r}, which has no place in a {family.model} of {num_layers} "
                 f"layers, and without it this would be another model. Convert the original to safetensors instead."
             )
-    return sources
+    return {name: sorted(parts) for name, parts in sources.items()}
 
 
 def _lacking(file: GgufFile, names: list[str]) -> ModelError:

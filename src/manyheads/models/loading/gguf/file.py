@@ -143,7 +143,10 @@ class GgufFile:
     @property
     def formats_in_words(self) -> str:
         """What a model's weights were before they were unpacked, as a part of a sentence."""
-        counts = ", ".join(f"{name} ({count} tensors)" for name, count in self.formats.items())
+        (first, many), *others = self.formats.items() or [("nothing", 0)]
+        counts = ", ".join(
+            [f"{first} ({many} tensor{'s' * (many != 1)})", *(f"{name} ({count})" for name, count in others)]
+        )
         if self.formats.keys() <= PLAIN:
             return f"stored as {counts}"
         return f"unpacked from {counts}: rounded weights, not the original's"

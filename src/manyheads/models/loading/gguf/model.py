@@ -40,8 +40,8 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
     if unplaced := sorted(plan.sources.keys() - expected.keys()):
         raise ModelError(
             f"{file.path} holds {len(unplaced)} tensors that have no place in a {plan.family.model} "
-            f"({few([plan.sources[name] for name in unplaced])}), and without them this would be another model. "
-            f"Convert the original to safetensors instead."
+            f"({few([stored for name in unplaced for stored in plan.sources[name]])}), and without them this would "
+            f"be another model. Convert the original to safetensors instead."
         )
     try:
         state: dict[str, torch.Tensor] = {}
@@ -49,7 +49,7 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
             weight = plan.weight(file, name)
             if tuple(weight.shape) != expected[name]:
                 raise ModelError(
-                    f"{file.path} is damaged: {plan.sources[name]} is {list(weight.shape)}, and its keys mean "
+                    f"{file.path} is damaged: {few(plan.sources[name])} is {list(weight.shape)}, and its keys mean "
                     f"{list(expected[name])}. Copy or fetch it anew."
                 )
             state[name] = weight.to(device, kind)
