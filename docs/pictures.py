@@ -109,8 +109,11 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
                 "manyheads importance --model minilm --curve how-far-minilm.svg"),
     ),
     "Circuits": (
+        Picture("circuit-smollm2.svg", "Who is given something", "The five heads that keep the answer, and what "
+                "they tell each other ([the study](howto/patch-heads.md)).",
+                "manyheads circuit --plot circuit-smollm2.svg"),
         Picture("circuit-tiny-code.svg", "Which heads answer together", "Lines are paths: by what a head hears "
-                "an earlier one ([the study](howto/patch-heads.md)).", CIRCUIT, "code"),
+                "an earlier one ([the study](../examples/which_variable_comes_next.ipynb)).", CIRCUIT, "code"),
     ),
     "What it costs": (
         Picture("size-llama-2-70b.svg", "Parameters, FLOPs, KV cache", "As it is, with keys and values for every head, "

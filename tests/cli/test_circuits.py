@@ -1,6 +1,7 @@
 """`manyheads attribute`, `patch` and `circuit`: what they say is what the library found, and bad input is one line."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import manyheads as mh
 from manyheads import figures
+from manyheads.circuits import Circuit
 from manyheads.corpora import reading_of
 from tests.cli.conftest import assert_refused
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
@@ -195,6 +197,22 @@ def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):
     (tmp_path / "half.jsonl").write_text('{"clean": "a"}')
     (tmp_path / "empty.jsonl").write_text("\n")
     assert_refused(run("patch", *CODE, *arguments), message)
+
+
+def test_a_picture_of_a_deep_models_circuit_fits_a_screen_and_a_small_ones_has_room(tmp_path):
+    heights = {}
+    for layers in (3, 31):
+        spec = mh.load(tiny_llama(num_hidden_layers=layers), tokenizer=False).spec
+        every, costs = list(spec.heads), np.array([0.3, 0.6])
+        circuit = Circuit(
+            spec, (every[1], every[-2]), 0.9, "logit_diff", "logits", 2.0, -1.0, 0.95, 0.96, 0.1, (0.2,), (0.7,), costs,
+            (), {"model": "tiny"},
+        )  # fmt: skip
+        figures.save_circuit(circuit, tmp_path / f"{layers}.svg")
+        drawn = (tmp_path / f"{layers}.svg").read_text(encoding="utf-8")
+        heights[layers] = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)[1])
+        assert drawn.count(f">L{layers - 1}<") == 1 and ">L0<" in drawn and ">H4<" in drawn
+    assert heights[3] < heights[31] < 1000
 
 
 def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):

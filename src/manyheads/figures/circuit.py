@@ -16,6 +16,7 @@ from manyheads.heads import Head
 from manyheads.roles.words import INK, role_style
 
 COLUMN, ROW = 46, 84
+TALLEST, LEAST_ROW = 720, 20  # rows of a deep model lie closer, so that a screen holds them
 MARGIN, TOP, LINE, RULER = 32, 112, 20, 44
 LEAST_WIDTH = 620
 LEAST_SHARE = 0.1  # of the strongest edge: weaker ones are not drawn
@@ -32,7 +33,8 @@ def save_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
     layers = list(dict.fromkeys((site.stack, site.layer) for site in circuit.spec.sites))
     across = max(site.num_heads for site in circuit.spec.sites)
     width = max(LEAST_WIDTH, 2 * MARGIN + RULER + COLUMN * across)
-    bottom = TOP + ROW * len(layers)
+    row_height = max(LEAST_ROW, min(ROW, TALLEST / len(layers)))
+    bottom = round(TOP + row_height * len(layers))
     sheet = Sheet(width, bottom + 5 * LINE + MARGIN)
     sheet.heading(
         MARGIN,
@@ -42,7 +44,7 @@ def save_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
 
     def place(head: Head) -> tuple[float, float]:
         row = layers.index((head.stack, head.layer))
-        return MARGIN + RULER + COLUMN * (head.index + 0.5), bottom - ROW * (row + 0.5)
+        return MARGIN + RULER + COLUMN * (head.index + 0.5), bottom - row_height * (row + 0.5)
 
     for head in circuit.spec.heads:  # the heads that are no part of it, so that one sees how few it takes
         x, y = place(head)

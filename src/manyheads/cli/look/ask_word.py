@@ -163,7 +163,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     else:
         subject = f"Where {quoted(links.query)} looks" if links.query else f"Which words look at {quoted(links.key)}"
         words = f"{subject}, in each of {len(links)} heads."
-    sections = [wrapped(clean(f"{words}  in {answer.lm.name}"), console, "bold")]
+    sections = [wrapped(clean(f"{answer.lm.name}: {words}"), console, "bold")]
     if drawn is not None:
         label = f"{drawn.head} {drawn.weight:.0%}"
         lines = linked_sentence(answer.words, drawn, label, _colour(answer, drawn), console)
