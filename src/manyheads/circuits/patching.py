@@ -15,7 +15,8 @@ softcap, sinks and bias; no map is stored. k and v of a key/value head that serv
 replaced for one query head at a time: it alone reads the other run's keys, its neighbours read their own. That is finer
 than the model's own weights allow, and adds nothing up: patch the whole group with `Patch(heads=...)` of several heads.
 
-All heads of a layer run as one batch, and what is below them is computed once (`edits.runner`).
+All heads run in few batches. What is below a head's layer is computed once, and so are, in a causal model, the tokens
+before the first that differs (`edits.runner`).
 
 Attribution patching, `estimator="gradient"`, is the first-order estimate, (other - own) * d metric / d own, for every
 head and position at once. Sources: Vig et al. 2020; Meng et al. 2022; Nanda 2023, Attribution Patching; Heimersheim and
@@ -493,7 +494,8 @@ def patch(
     - `progress`: called with how many batches of pairs are read, and of how many.
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
-    "each"; "gradient": one forward and one backward pass and one forward pass more, and no controls.
+    "each"; of a causal model, where a metric by name reads the last token, passes over the tokens from the first that
+    differs on. "gradient": one forward and one backward pass and one forward pass more, and no controls.
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
     model cannot give, and pairs whose metrics do not differ; HeadError, ModelError.
     """
