@@ -153,7 +153,7 @@ def served(folder: Path, text: str, rounds: int) -> dict[str, Any]:
     (folder / "recordings").mkdir()
     long_recording(folder / "recordings" / "long.heads")
     with (
-        serving(str(folder / "recordings"), said=folder / "said.txt") as (_, address),
+        serving(str(folder / "recordings"), "--model", "minilm", said=folder / "said.txt") as (_, address),
         sync_playwright() as playwright,
     ):
         launch = partial(playwright.chromium.launch, executable_path=chromium, args=ARGUMENTS)

@@ -20,36 +20,38 @@ from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
 IMAGES = Path(__file__).with_name("images") / "studio"
 TEXT = "The cat sat on the mat because it was tired, and the dog that saw the cat sat down beside it."
 OTHER = "L1H1"
+SENTENCE = f"model=minilm&text={quote(TEXT)}"
+WRITER = f"model=smollm2&text={quote('When Mary and John went to the store, John gave a drink to')}"
 SIZES = ((1280, 720), (1920, 1080))
-PATIENCE = 90_000  # ms, for the first time that a model's roles are read
+PATIENCE = 600_000  # ms: a circuit of 270 heads takes minutes
 
 
 def rooms(page: Any, address: str, save: Any) -> None:
     """Walk through every room, and hand each picture on under its name."""
-    page.goto(f"{address}#/atlas?text={quote(TEXT)}")
+    page.goto(f"{address}#/atlas?{WRITER}")
     page.get_by_test_id("role-previous").wait_for(timeout=PATIENCE)
-    page.locator("[data-head=L5H11]").wait_for()
+    page.locator("[data-head=L29H8]").wait_for()
     page.wait_for_timeout(1200)
     save("atlas")
-    page.goto(f"{address}#/head/L2H9?text={quote(TEXT)}&pin=8")
+    page.goto(f"{address}#/head/L2H9?{SENTENCE}&pin=8")
     page.get_by_test_id("pinned-row").wait_for()
     page.wait_for_timeout(1200)
     save("head")
-    page.goto(f"{address}#/head/L2H9?text={quote(TEXT)}&show=layer")
+    page.goto(f"{address}#/head/L2H9?{SENTENCE}&show=layer")
     page.get_by_test_id("layer-figure").wait_for()
     page.wait_for_timeout(500)
     save("layer")
-    page.goto(f"{address}#/head/L2H9?text={quote(TEXT)}&show=lines")
+    page.goto(f"{address}#/head/L2H9?{SENTENCE}&show=lines")
     page.wait_for_timeout(1200)
     save("lines")
-    page.goto(f"{address}#/compare/L2H9?text={quote(TEXT)}&other={OTHER}")
+    page.goto(f"{address}#/compare/L2H9?{SENTENCE}&other={OTHER}")
     page.get_by_test_id("compare-map-d").wait_for()
     page.wait_for_timeout(1500)
     box = page.get_by_test_id("compare-map-a").bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.45)
     page.wait_for_timeout(500)
     save("compare")
-    page.goto(f"{address}#/experiment?text={quote(TEXT)}")
+    page.goto(f"{address}#/experiment?{WRITER}")
     page.get_by_test_id("scene-same").click()
     page.locator("[data-testid=experiment-maps][data-share='1']").wait_for(timeout=PATIENCE)
     page.wait_for_timeout(800)
@@ -69,7 +71,7 @@ def rooms(page: Any, address: str, save: Any) -> None:
     page.get_by_test_id("training-table").wait_for()
     page.wait_for_timeout(500)
     save("training")
-    page.goto(f"{address}#/circuit?text={quote(TEXT)}")
+    page.goto(f"{address}#/circuit?{WRITER}")
     page.get_by_test_id("circuit-writing").wait_for(timeout=PATIENCE)
     page.get_by_test_id("circuit-listen").click()
     page.get_by_test_id("circuit-smallest").click()
@@ -107,7 +109,9 @@ def report(browser: Any, folder: Path, path: Path) -> None:
     """The single file, from the disk with the network off."""
     target = folder / "report.html"
     subprocess.run(
-        [sys.executable, "-m", "manyheads", "look", TEXT, "--html", str(target)], check=True, capture_output=True
+        [sys.executable, "-m", "manyheads", "look", TEXT, "--model", "minilm", "--html", str(target)],
+        check=True,
+        capture_output=True,
     )
     context = browser.new_context(viewport={"width": 1280, "height": 720}, offline=True)
     page = context.new_page()
@@ -142,7 +146,7 @@ def main(folder: Path | None) -> None:
             page.close()
         if not folder:
             page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme="dark")
-            page.goto(f"{address}#/atlas?text={quote(TEXT)}")
+            page.goto(f"{address}#/atlas?{WRITER}")
             page.get_by_test_id("role-previous").wait_for(timeout=PATIENCE)
             page.wait_for_timeout(1200)
             page.screenshot(path=target / "atlas-dark.png")

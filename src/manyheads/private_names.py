@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
@@ -351,6 +351,16 @@ def cache_in(values: Mapping[str, object]) -> Any:
     # Not by `get`: transformers warns of the old name, also where it was not found.
     names = values.keys()
     return next((values[name] for name in CACHE_NAMES if name in names and values[name] is not None), None)
+
+
+def cache_holding(layers: Iterable[tuple[int, Tensor, Tensor]]) -> Any:
+    """A cache, as decoders take one, of these (layer, keys, values)."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    for layer, keys, values in layers:
+        cache.update(keys, values, layer)
+    return cache
 
 
 def with_cache(model: nn.Module, arguments: Mapping[str, object], cache: object) -> dict[str, object]:

@@ -473,8 +473,8 @@ def test_kl_compares_both_runs_of_a_path_with_one_clean_run(direction, passes, f
     got = path_effects(lm, CLEAN, CORRUPTED, "L1H2", ["L0H1", "L0"], ("v",), metric="kl", direction=direction)
     hook.remove()
     # Of each pair: the two runs (and the clean one before them, where it is not the first), a hold, a path; and once
-    # an expanded batch that is checked, beside a plain one. Besides, of each pair the later rows unedited, and once what
-    # the head reads of them where they join block by block, beside what it read of whole texts.
+    # an expanded batch that is checked, beside a plain one. Besides, of each pair the later rows unedited, and once
+    # what the head reads of them where they join block by block, beside what it read of whole texts.
     assert len(count) == 2 * (passes + 2) + 2 + 2 + 2 and got[0].clean == pytest.approx(0, abs=1e-6)
     wanted = [logits_of(lm, text).log_softmax(-1) for text in (*CLEAN, *CORRUPTED)]
     kl = [float((one.exp() * (one - other)).sum()) for one, other in zip(wanted[:2], wanted[2:], strict=True)]

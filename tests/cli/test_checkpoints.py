@@ -63,6 +63,11 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),
     (("L5H1", "--lowest", "3", "--out", "smaller"), ("HEADS ('L5H1') and --lowest 3 were both given",)),
     (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
+    (("L5H1", "--way", "anywhere", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
+    (("L5H1", "--estimator", "gradient", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
+    (("--lowest", "3", "--estimator", "both", "--out", "smaller"), ("--estimator both is unknown", "or gradient")),
+    (("--lowest", "3", "--way", "rows", "--out", "smaller"), ("way='rows' is unknown", "each layer")),
+    (("--lowest", "3", "--way", "anywhere", "--out", "smaller"), ("way='anywhere' is none", "no heads share")),
     (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
@@ -115,11 +120,18 @@ def test_the_least_important_heads_of_a_gqa_model_go_in_whole_groups(run, tmp_pa
     lost = {(head.layer, head.index // 2) for head in chosen}
     assert len(chosen) == 4 and len(lost) == 2  # of two query heads each
     card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
-    assert "the least groups of all layers, since no way leaves all layers alike" in card and "on 2 of 4 texts" in card
+    why = "since only whole groups free cache, and 4 heads cannot be as many of each layer: loss"
+    assert f"the least groups of all layers, {why}" in card and "on 2 of 4 texts" in card
+    frees = (
+        "frees       a group 2,304 parameters and 64 bytes of cache a token; one head of it 768 parameters and no cache"
+    )
+    assert frees in ran.out and "estimator   ablation, exact: of up to 100 heads, and there are 18" in ran.out
     near = ("are no whole groups", "give 2 or 4, or a multiple of 9, as many of each group")
     assert_refused(run("prune", "--lowest", "3", *asked, "--out", "less"), *near)
     assert not (tmp_path / "less").exists()
-    data = json.loads(run("prune", "--lowest", "9", *asked, "--out", "less", "--json").out)
+    options = ("--way", "each-group", "--estimator", "ablation")
+    data = json.loads(run("prune", "--lowest", "9", *options, *asked, "--out", "less", "--json").out)
+    assert data["lowest"]["because"].startswith("as many heads of each group, as asked: ")
     assert data["saved"]["form"] == "stock" and data["lowest"]["way"] == "each group"
     assert len(data["lowest"]["groups"]) == 9 and set(data["lowest"]["ways"]) == {"each group"}
     ids, lm = torch.arange(5, 25)[None], mh.load(folder)

@@ -37,9 +37,14 @@ def files(tmp_path):
 def test_the_document_and_the_file_are_what_the_library_found(run, files, llama_folder):
     texts, names = files
     options = ("--keep", "0.3", "--by", "distant_mass", "--context", "1k", "--batch", "2", *SIZES)
+    options += ("--shares", "2", "--random-curve", "--needles", "3")
     ran = run("split", llama_folder, *names, *options, "--save", "a.split.json", "--plot", "a.png", "--json")
     lm = mh.load(llama_folder)
-    want = mh.split_heads(lm, texts, 0.3, by="distant_mass", sink=2, recent=5, context=1024, batch=2, random=2)
+    named = {"by": "distant_mass", "sink": 2, "recent": 5, "context": 1024, "batch": 2, "random": 2}
+    want = mh.split_heads(lm, texts, 0.3, **named, shares=2, random_curve=True, needles=3)
+    curve = want.evidence["curve"]
+    assert [point["keep"] for point in curve] == pytest.approx([0.3, 1 / 3, 2 / 3, 1])
+    assert all(len(point["loss"]["random"]) == 2 for point in curve) and "in 3 and 3 texts" in want.notes["needles"]
     assert ran.code == 0 and HeadSplit.open("a.split.json") == want
     document = json.loads(ran.out)
     assert document["origin"] == "6 texts of 3 files" and HeadSplit.from_dict(document["split"]) == want
@@ -49,8 +54,8 @@ def test_the_document_and_the_file_are_what_the_library_found(run, files, llama_
 @pytest.mark.slow
 def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, llama_folder):
     texts, names = files
-    ran = run("split", llama_folder, *names, "--by", "distant_mass", *SIZES, "--plot", "a.svg")
-    want = mh.split_heads(mh.load(llama_folder), texts, by="distant_mass", sink=2, recent=5, random=2)
+    ran = run("split", llama_folder, *names, "--by", "distant_mass", *SIZES, "--plot", "a.svg", "--shares", "9")
+    want = mh.split_heads(mh.load(llama_folder), texts, by="distant_mass", sink=2, recent=5, random=2, shares=9)
     assert ran.code == 0 and ran.lines[1] == want.evidence["verdict"]["words"]
     rows = {line[:12].strip(): line[12:] for line in ran.lines}
     assert set(rows["whole"].split(", ")) == {

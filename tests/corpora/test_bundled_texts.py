@@ -35,7 +35,7 @@ def test_every_bundled_model_reads_something_and_the_question_asks_about_two_wor
     assert questions, "the studio's first visit offers one"
     for text, query, key in questions:
         words = text.rstrip(".").split()
-        assert words.count(query) == words.count(key) == 1
+        assert words.count(key) == 1 <= words.count(query), "of several, the last one is asked"
     assert all(each.reads in READINGS for each in BUNDLED.values())
 
 

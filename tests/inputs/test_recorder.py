@@ -11,7 +11,7 @@ from torch import nn
 import manyheads as mh
 from manyheads import reference
 from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
-from manyheads.inputs import recorder
+from manyheads.inputs import Recorder, recorder
 from manyheads.inputs import recorder as keeping
 from manyheads.inputs.reading import groups_of
 from manyheads.recording import Recording
@@ -408,10 +408,10 @@ def test_a_recording_that_many_would_not_expect_warns_of_its_size_and_the_librar
     lm = loaded("llama")
     rec = mh.record(lm, "the cat sat")
     assert not caplog.messages
-    assert recorder.bytes_per_token(lm) * rec.tokens.longest == rec.num_bytes
+    assert Recorder().bytes_per_token(lm) * rec.tokens.longest == rec.num_bytes
     with_values = mh.record(lm, "the cat sat", keep=recorder.KEEP)
-    assert recorder.bytes_per_token(lm, recorder.KEEP) * rec.tokens.longest == with_values.num_bytes > rec.num_bytes
-    refuses(RecordingError, "a recording keeps q, k and lse", recorder.bytes_per_token, lm, ("q",))
+    assert Recorder(recorder.KEEP).bytes_per_token(lm) * rec.tokens.longest == with_values.num_bytes > rec.num_bytes
+    refuses(RecordingError, "a recording keeps q, k and lse", Recorder, ("q",))
     monkeypatch.setattr(recorder, "LARGE_FILE", rec.num_bytes)
     mh.record(lm, "the cat")
     mh.record(lm, "the cat sat")

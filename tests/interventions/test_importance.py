@@ -11,6 +11,7 @@ import threading
 from functools import partial
 from itertools import combinations, product
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from manyheads.edits import METRICS, choose_metric
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
 from manyheads.inputs import read
 from manyheads.interventions import Importance, costs_of, costs_without, lowest_heads
+from manyheads.interventions.effects import Estimator, Way
 from manyheads.interventions.effects import importance as module
 from manyheads.interventions.effects.importance import gradients, rank_correlation
 from manyheads.plan import Ablate
@@ -433,6 +435,7 @@ def test_what_was_asked_wrongly_is_told(fresh):
     lm = loaded("llama", draw(fresh))
     with pytest.raises(StatisticError, match="estimator='shapley' is unknown: use one of auto, ablation, gradient"):
         mh.importance(lm, list(TEXTS), "shapley")
+    assert get_args(Estimator) == ("ablation", "gradient") and set(get_args(Way)) == set(module.WAYS)
     refuses(TextError, "no text was given", mh.importance, lm, [])
     refuses(ManyHeadsError, "is no way to ablate", mh.importance, lm, list(TEXTS), kind="mute")
     with pytest.raises(StatisticError, match="gave NaN or infinity"):

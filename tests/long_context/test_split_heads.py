@@ -236,11 +236,13 @@ def test_losses_and_recall_of_the_other_half_are_those_under_dense_masks(fresh):
 
 
 @pytest.mark.slow
-def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(fresh):
-    lm, rows = loaded(fresh), token_rows(fresh)
+@pytest.mark.parametrize("lengths", [LENGTHS, (23, 78, 17, 31, 26, 76)])
+def test_the_written_share_is_that_of_the_models_own_generation_under_the_plan(lengths, fresh):
+    """Of 80 positions: a text that leaves no room for what is written is cut."""
+    lm, rows = loaded(fresh), token_rows(fresh, lengths)
     split = split_of(lm, rows, by="distant_mass", keep=0.25)
     plan, shares = split.ablation(), []
-    for row in rows[1::2]:
+    for row in (row[: 80 - WRITTEN - 1] for row in rows[1::2]):
         options = {"max_new_tokens": WRITTEN, "do_sample": False, "pad_token_id": 0}
         ids = torch.tensor([row])
         own = lm.model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(row) :]

@@ -134,7 +134,8 @@ def written(folder: Path) -> set[tuple[str, int]]:
 # The disk is a real one, of some megabytes, where this process may mount one (as root). A limit to the size of files
 # stands in for it everywhere: the system then ends a write in the same place, with another number.
 
-FULL = r"(it takes [\d.]+ [kM]?B, and with [\d.]+ [kM]?B left )?the disk is full\. Free some space, or use another disk\."
+LEFT = r"(it takes [\d.]+ [kM]?B, and with [\d.]+ [kM]?B left )?"  # of a file whose size is known before
+FULL = LEFT + r"the disk is full\. Free some space, or use another disk\."
 TOO_LARGE = r"files there cannot be that large\. Use another disk, or write less\."
 DISK_MB = 16
 BLOCK = 4096

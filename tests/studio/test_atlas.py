@@ -389,7 +389,9 @@ def test_all_heads_of_a_deep_model_are_on_one_screen_and_groups_stand_apart(new_
     expect(page.locator("[data-testid=atlas-grid][data-drawn=true]")).to_be_visible()
     places = {head: box for head, *box in page.evaluate(IN_VIEW)}
     assert list(places) == [f"L{layer}H{head}" for layer in range(30) for head in range(9)]
-    assert all(0 <= left and 0 <= top and right <= 1280 and bottom <= 720 for left, top, right, bottom in places.values())
+    assert all(
+        left >= 0 and top >= 0 and right <= 1280 and bottom <= 720 for left, top, right, bottom in places.values()
+    )
     assert min(right - left for left, _, right, _ in places.values()) >= 20, "a map can be seen in it"
     gaps = [places[f"L0H{head + 1}"][0] - places[f"L0H{head}"][2] for head in range(8)]
     assert min(gaps[2], gaps[5]) > max(gaps[:2] + gaps[3:5] + gaps[6:]) > 0

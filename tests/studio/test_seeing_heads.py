@@ -318,12 +318,14 @@ def test_tokens_are_labelled_as_people_read_them():
 TIRED = "The animal didn't cross the street because it was too tired."
 SAME = {"step": "copy", "heads": "L*", "source": "L*H0"}
 CELLS = """(canvas) => {
-  const context = canvas.getContext("2d"), [columns, rows] = [12, 6];
-  const pitch = [canvas.width / columns, canvas.height / rows];
-  const [width, height] = pitch.map(Math.floor);
-  const at = (place, axis) => Math.round(place * pitch[axis]);
-  const cell = (r, c) => context.getImageData(at(c, 0), at(r, 1), width, height).data.join();
-  return Array.from({ length: rows }, (_, r) => new Set(Array.from({ length: columns }, (_, c) => cell(r, c))).size);
+  const context = canvas.getContext("2d"), ratio = canvas.width / parseFloat(canvas.style.width);
+  const labels = [...canvas.closest(".grid").querySelectorAll(".label")];
+  const of = (side) => labels.filter((label) => label.matches(side));
+  const along = (side, axis) => of(side).map((label) => Math.round(ratio * parseFloat(label.style[axis])));
+  const [xs, ys] = [along(":not(.row)", "left"), along(".row", "top")];
+  const half = Math.floor((xs[1] - xs[0]) / 2) - 4;
+  const cell = (x, y) => context.getImageData(x - half, y - half, 2 * half, 2 * half).data.join();
+  return ys.map((y) => new Set(xs.map((x) => cell(x, y))).size);
 }"""
 """How many different pictures each row of the stage holds."""
 NESTED = """() => [...document.querySelectorAll("button, a, [role=switch], summary")].filter((outer) =>

@@ -31,9 +31,9 @@ from schemathesis.specs.openapi.checks import (
 import manyheads as mh
 from manyheads.cli.main import main
 from manyheads.cli.studio import desk_of
+from manyheads.corpora import reading_of
 from manyheads.errors import ModelError
 from manyheads.models import BUNDLED
-from manyheads.models.loading import is_here
 from manyheads.roles import shipped_labels
 from manyheads.studio import NotHere, StudioSession, Workspace, address_of, create_app
 from manyheads.studio.schema.recordings import RecordingAsk
@@ -458,9 +458,15 @@ def test_every_model_begins_with_a_text_and_a_question_about_two_of_its_words():
 
 @pytest.mark.slow  # it loads smollm2
 def test_what_the_first_visit_says_of_smollm2_is_so():
-    if not is_here("smollm2"):
-        pytest.skip("smollm2 is not here: manyheads fetch smollm2")
-    lm, text = mh.load("smollm2"), workspace_module.first_text("smollm2")
+    desk, text = StudioSession(Workspace.of(model="smollm2")), reading_of("smollm2").sentence
+    if because := desk.workspace.why_not("smollm2"):
+        pytest.skip(because)
+    info = desk.open(RecordingAsk(model="smollm2", text=text), lambda *_: None)
+    lm = desk.workspace.load("smollm2")
+    # The text as it was typed: its chat template is not applied, and no token is put before it.
+    assert [token.text for token in info.tokens] == re.findall(r"\w+|,", text) and not any(
+        token.special for token in info.tokens
+    )
     ids = lm.tokenizer(text, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         after = lm.model(ids).logits[0, -1].softmax(-1)

@@ -264,7 +264,9 @@ def test_effects_are_those_of_patch(lm, answers, metric):
         found.metric == metric and np.allclose(found.effects, want.values) and np.allclose(found.control, want.control)
     )
     assert found.heads == [str(head) for head in lm.spec.heads]
-    assert found.kv_groups == [head.index * site.num_kv_heads // site.num_heads for site in lm.spec.sites for head in site.heads]
+    assert found.kv_groups == [
+        head.index * site.num_kv_heads // site.num_heads for site in lm.spec.sites for head in site.heads
+    ]
     most = max(map(abs, want.control))
     assert found.beyond == [str(head) for head in want.heads if abs(want[head]) > most]
     top = str(want.ranking()[0])
@@ -340,6 +342,10 @@ def test_the_page_patches_a_pair_shows_a_head_and_runs_pinned_heads_alone(studio
     page = new_page()
     page.goto(f"{studio.address}#/circuit?{urlencode({'model': 'minilm', 'text': TEXT})}")
     expect(page.get_by_test_id("circuit-instead")).to_contain_text("minilm reads a text and predicts no token")
+    expect(page.get_by_test_id("circuit-instead")).to_contain_text("smollm2 answers here.")
+    page.get_by_test_id("job-cancel").click()
+    page.goto(f"{studio.address}#/circuit?{urlencode({'model': 'tiny-code', 'text': TEXT})}")
+    expect(page.get_by_test_id("circuit-instead")).to_have_count(0)
     expect(page.get_by_test_id("circuit-verdict")).to_have_text("L3H5 carries a third of the answer.")
     expect(page.locator("[data-testid=circuit-pair] [data-differs]")).to_have_text(re.compile("mode.*path", re.S))
     cells = page.locator("[data-testid=circuit-grid] [data-head]")

@@ -179,8 +179,8 @@ def find_circuit(
     - `metric`: what is read of an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `keep`: the least faithfulness, above 0, at most 1.
-    - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 are left,
-      or no more can go, and patches from there on. None: the gradient above 100 heads, where the metric has one.
+    - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 are
+      left, or no more can go, and patches from there on. None: the gradient above 100 heads, where the metric has one.
     - `first_token`: read the first token of an answer that has several.
     - `hold_out`: every second pair (in an order drawn by `seed`) is kept from the search and measures what it found;
       True refuses fewer than 4 pairs and ready inputs, None holds none of them out and says so in `notes`.
@@ -190,9 +190,9 @@ def find_circuit(
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how many heads are decided, and of how many.
 
-    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many. Where
-    the gradient puts them in order, its passes (two back) and some 20 stand for the first round. Of a causal model a pass
-    is one of the tokens from the first that differs on.
+    Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
+    Gradients stand for the first round with two passes forward and back. Of a causal model a pass is one of the tokens
+    from the first that differs on.
     Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
     for each head.
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for

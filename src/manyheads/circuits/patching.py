@@ -47,7 +47,6 @@ from manyheads.edits import (
     Metric,
     MetricLike,
     Runner,
-    Unchanged,
     exact,
     read_under,
     require_numbers,
@@ -135,11 +134,11 @@ class Patches:
     def touching(self, site: Site) -> set[int]:
         return {index for index, patch in enumerate(self.patches) if (site.stack, site.layer) in patch.by_layer}
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
         """The rows before the first that differs from the partner's, among those that a patch takes."""
         rows = torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu")
         if self.shared is None or not bool(self.shared.any()) or not calls:
-            return Unchanged(rows)
+            return rows, ""
         # What causality means is looked at, and not trusted: texts that begin alike have the same numbers there.
         differences: list[Tensor] = []
         for key, call in calls.items():
@@ -149,7 +148,7 @@ class Patches:
                 apart = ((own - other) * before[:, None, :, None]).abs().amax()
                 differences.append((apart / own.abs().amax().clamp_min(1e-30)).float())
         if not bool((torch.stack(differences) <= SAME).all()):
-            return Unchanged(rows, "the two runs differ before the first token that differs")
+            return rows, "the two runs differ before the first token that differs"
         length = next(iter(calls.values())).q.shape[2]
         for index, patch in enumerate(self.patches):
             if patch.row is not None:
@@ -161,7 +160,7 @@ class Patches:
             # Of keys and of rows alike: a causal row sees no key after its own place.
             reached = places[None] >= self.shared[:, None]
             rows[:, index] = torch.where(reached, places[None], length).amin(1)
-        return Unchanged(rows)
+        return rows, ""
 
     def editor(
         self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]

@@ -33,7 +33,7 @@ from manyheads.circuits.patching import (
     require_counts,
     shared_rows,
 )
-from manyheads.edits import Calls, MetricLike, Runner, Unchanged, read_under, require_numbers
+from manyheads.edits import Calls, MetricLike, Runner, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
@@ -114,8 +114,8 @@ class Paths:
     """Paths into one head as a runner's `Edits`: intervention i is channel i % C of sender group i // C.
 
     `layers`: those that run before the receiver's. `batch`, the calls of its `edited` run and of its `partners`, and
-    how many first rows each text has in common with them (`shared`), are set before each batch. `report` is called with how many of the
-    groups are begun.
+    how many first rows they have in common (`shared`), are set before each batch. `report` is called with how many of
+    the groups are begun.
     """
 
     lm: LoadedModel
@@ -140,7 +140,7 @@ class Paths:
     def touching(self, site: Site) -> set[int]:
         return set(range(self.count if (site.stack, site.layer) == self.end else 0))
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
         """The rows that both texts share: what is sent differs from there on."""
         patch = Patch((self.receiver,))
         return Patches((patch,) * self.count, self.partners, shared=self.shared).unchanged(calls, num_texts)
@@ -174,9 +174,7 @@ class Paths:
             Patch((self.receiver,), self.channels[channel], row=held.index(group)) for group, channel in ways
         )
         patching = Patches(patches, strangers=reached, own_strangers=len(held))
-        return patching.editor(
-            range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places
-        )
+        return patching.editor(range(len(ways)), each_its_own=each_its_own, texts=range(len(texts)), places=places)
 
 
 def path_effect(

@@ -226,8 +226,8 @@ READINGS: Mapping[str, OwnTexts] = MappingProxyType(
             name=LANGUAGE,
             sentence=GIFT_PAIRS[0]["clean"],
             sentence_is="an example text",
-            # A question that needs the world to answer it (Levesque et al. 2012, "The Winograd Schema Challenge").
-            question=("The trophy did not fit in the suitcase because it was too", "it", "trophy"),
+            # Which heads find the name that the text goes on with, from its last word.
+            question=(GIFT_PAIRS[0]["clean"], "to", "Mary"),
         ),
         PYTHON: OwnTexts(
             PYTHON, PYTHON_TEXT, "an example function", python_texts, "bundled texts of Python, which this model reads",

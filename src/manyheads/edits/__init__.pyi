@@ -21,6 +21,5 @@ from .metrics import require_numbers as require_numbers
 from .metrics import token_losses as token_losses
 from .runner import Calls as Calls
 from .runner import Runner as Runner
-from .runner import Unchanged as Unchanged
 from .runner import plan_edits as plan_edits
 from .runner import read_under as read_under

@@ -140,7 +140,7 @@ class Attention:
 
 @dataclass(eq=False)
 class Block:
-    """A block of the model, its attention, the plans that begin in it, and its arguments and result in the plain pass."""
+    """A block of the model, its attention, the plans that begin in it, and the plain pass's arguments and result."""
 
     module: nn.Module
     path: str

@@ -28,7 +28,7 @@ from manyheads.edits.blocks import Arguments, Block, Part, keeping, replaced_for
 from manyheads.edits.metrics import Metric, logits_of
 from manyheads.inputs import Batch, forward
 from manyheads.models import AttentionCall, LoadedModel, tap
-from manyheads.private_names import cache_name
+from manyheads.private_names import cache_holding, cache_name
 
 SAME = 1e-4  # of the largest number: the same sums in another order, through all blocks
 FAULTS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)  # of a model that is run in another way
@@ -197,7 +197,8 @@ class LaterRows:
             head = getattr(self.lm.model, "get_output_embeddings", lambda: None)()
             if self.metric.tokens and type(head) is nn.Linear:
                 chosen = torch.tensor(self.metric.tokens, device=head.weight.device)
-                weight, bias = head.weight[chosen], None if head.bias is None else head.bias[chosen]
+                bias: Tensor | None = getattr(head, "bias", None)
+                weight, bias = head.weight[chosen], None if bias is None else bias[chosen]
                 narrow = partial(F.linear, weight=weight, bias=bias)
                 stack.enter_context(replaced_forward(head, lambda states, **_: narrow(states)))
             return read(forward(self.lm, entries, guard=False, head=True).outputs, entries)
@@ -210,13 +211,9 @@ def last_logits(outputs: object, batch: Batch) -> Tensor:
 
 def _cache_of(blocks: Sequence[Block], owners: Tensor, first: int) -> object:
     """The model's cache of the rows before `first` of these texts, for the layers of some blocks."""
-    from transformers import DynamicCache  # heavy, and there where a model takes one
-
-    cache = DynamicCache()
-    for block in blocks:
-        for attention in block.attention:
-            assert attention.call is not None, "kept in the plain pass"
-            chosen = owners.to(attention.call.k.device)
-            keys, values = (x[:, :, :first][chosen] for x in (attention.call.k, attention.call.v))
-            cache.update(keys, values, attention.site.layer)
-    return cache
+    listed = [attention for block in blocks for attention in block.attention]
+    calls = [(attention.site.layer, attention.call) for attention in listed if attention.call is not None]
+    return cache_holding(
+        (layer, call.k[:, :, :first][owners.to(call.k.device)], call.v[:, :, :first][owners.to(call.v.device)])
+        for layer, call in calls
+    )

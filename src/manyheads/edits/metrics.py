@@ -45,10 +45,10 @@ class Metric:
     """`read` takes a reading of a forward pass; `change` compares two readings and returns one number per text.
 
     `head`: whether the model's output head must run. `flat`: whether the change has no slope at the unedited model,
-    because it compares with that model. `by_token`: whether a reading holds one number per token. `last_row`: whether it
-    reads the logits of each text's last row, and nothing else; `tokens`: of these alone, in rising order, if so: outputs
-    may have no others. `refer`: of a metric that compares with one run of each text, what it keeps of that run, as
-    `Batch.reference`.
+    because it compares with that model. `by_token`: whether a reading holds one number per token. `last_row`: whether
+    it reads the logits of each text's last row, and nothing else; `tokens`: those of these tokens alone, in rising
+    order, () for all: outputs may lack the others. `refer`: of a metric that compares with one run of each text, what
+    it keeps of that run, as `Batch.reference`.
     """
 
     name: str

@@ -6,18 +6,12 @@ once for each intervention. Of L layers half are saved: (L + 1) / 2 forward pass
 layer's attention, whatever the number of heads. Where a model's blocks cannot be identified, nothing is shared, and
 `Swept.because` gives the reason.
 
-A block (attention and feed-forward of one layer) whose inputs nobody has changed returns what it returned before, and
-so does the attention inside the block in which an intervention begins: its heads' outputs are known, only their edit
-and the output projection are new. Both replace the module's own forward while the expanded batch runs, and are put
-right again whatever happens. Only the thread that asked is concerned: others may run the same model meanwhile.
-
 An expanded batch is checked once: unedited, it must give what the plain pass gave. Cost besides the passes: one copy of
 the residual stream per layer and text.
 
-Rows that no intervention changes run once, too. Where a model is causal, a metric reads the last row alone, and `Edits`
-knows the first row that differs, only the rows from there on are expanded: they find the keys and values of those before
-in a cache, as in generation. It is tried on each batch: unedited, those rows alone must give in every block what they
-gave in the plain pass. Else whole texts run, and `because` gives the reason.
+Rows that no intervention changes run once as well. Where a model is causal, a metric reads the last row alone, and
+`Edits` know the first row that differs, only the rows from there on are expanded (`later_rows`). Where they cannot run
+without the rows before them, whole texts run, and `because` gives the reason.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
@@ -101,16 +95,6 @@ def read_under(
     return PassRead(metric.read(outputs, batch), calls, batch.reference)
 
 
-class Unchanged(NamedTuple):
-    """How many first rows of each text an intervention leaves as they are; all of them where it changes nothing.
-
-    `why`: the reason where they could be expected and are not known.
-    """
-
-    rows: Int[Tensor, "b plan"]
-    why: str = ""
-
-
 @runtime_checkable
 class OpenEditor(Protocol):
     """An edit for `tap`, and what it has to put right again when the pass is over."""
@@ -131,8 +115,10 @@ class Edits(Protocol):
         """Which interventions act in a layer."""
         ...
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
-        """The rows that each intervention leaves as they are in a causal model, given the unedited model's calls."""
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
+        """How many first rows of each text an intervention leaves as they are in a causal model: all, where it changes
+        nothing. And why none are known, where they could be expected. `calls`: those of the unedited model.
+        """
         ...
 
     def editor(
@@ -167,8 +153,8 @@ class PlanEdits:
     def touching(self, site: Site) -> set[int]:
         return {act.plan for act in self.acts.of(site)}
 
-    def unchanged(self, calls: Calls, num_texts: int) -> Unchanged:
-        return Unchanged(torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu"))
+    def unchanged(self, calls: Calls, num_texts: int) -> tuple[Int[Tensor, "b plan"], str]:
+        return torch.zeros(num_texts, self.count, dtype=torch.long, device="cpu"), ""
 
     def editor(
         self, chosen: Sequence[int], *, each_its_own: bool, texts: range, places: Mapping[str, Site]
@@ -215,8 +201,8 @@ class Swept:
 class Runner:
     """Carries all interventions out on one batch after another. `why`: the reason for sharing nothing, if so.
 
-    `further`: plans that act in several blocks. `tried`: see `LaterRows.of`. `saved_rows`: whether rows that nothing changes were run once; `whole`:
-    why whole texts ran where they might not have to.
+    `further`: plans that act in several blocks. `tried`: see `LaterRows.of`. `saved_rows`: whether rows that nothing
+    changes were run once; `whole`: why whole texts ran where they might not have to.
     """
 
     lm: LoadedModel
@@ -349,9 +335,9 @@ class Runner:
                 with ExitStack() as stack:
                     joined: dict[int, Joined] = {}
                     for number in dict.fromkeys(begin[plan] for plan in some.plans):
-                        mine = replace(part, plans=[plan for plan in some.plans if begin[plan] == number])
-                        editor = stack.enter_context(self._editor(number, mine))
-                        joined[number] = Joined(mine, editor, everywhere=group is not groups[0])
+                        beginning = replace(part, plans=[plan for plan in some.plans if begin[plan] == number])
+                        editor = stack.enter_context(self._editor(number, beginning))
+                        joined[number] = Joined(beginning, editor, everywhere=group is not groups[0])
                     readings = later.run(joined, self.metric.read)
                 parts = [entries.part for entries in joined.values()]
                 yield from zip(parts, readings.split([len(one.texts) * one.times for one in parts]), strict=True)

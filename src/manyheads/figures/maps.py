@@ -79,19 +79,24 @@ class _Layout:
         stacks = tuple(tuple(sites) for _, sites in groupby(maps.sites, key=lambda site: site.stack))
         columns, cells = max(site.num_heads for site in maps.sites), maps.maps.shape[-1]
         parted = max(site.num_kv_heads if site.num_kv_heads < site.num_heads else 1 for site in maps.sites) - 1
-        for blocks in range(1, MOST_BLOCKS + 1):
-            across = columns * blocks
-            gap_there = 14 if across <= 16 else 10
-            spare = blocks * (RULER + APART * parted + BETWEEN) - BETWEEN - gap_there * blocks
-            room = (WIDTH - 2 * MARGIN - spare) // across - gap_there
-            if blocks > 1 and room < SIDES[0]:
-                break
-            # a whole number of pixels a block: else some blocks of a map were wider than others
-            side = min(max(room, SIDES[0]), SIDES[1]) // cells * cells
-            side = side if side >= SIDES[0] else -(-SIDES[0] // cells) * cells
-            gap, num_blocks = gap_there, blocks
-            if max(map(len, stacks)) / blocks * (NAME_HEIGHT + side + gap - 4) <= TALL:
-                break
+
+        def room_in(blocks: int) -> tuple[int, int]:
+            """The room for a cell's side, and the gap between cells."""
+            gap = 14 if columns * blocks <= 16 else 10
+            spare = blocks * (RULER + APART * parted + BETWEEN - gap) - BETWEEN
+            return (WIDTH - 2 * MARGIN - spare) // (columns * blocks) - gap, gap
+
+        def side_in(blocks: int) -> int:
+            # a whole number of pixels a block of a map: else some blocks were wider than others
+            side = min(max(room_in(blocks)[0], SIDES[0]), SIDES[1]) // cells * cells
+            return side if side >= SIDES[0] else -(-SIDES[0] // cells) * cells
+
+        def height_in(blocks: int) -> float:
+            return max(map(len, stacks)) / blocks * (NAME_HEIGHT + side_in(blocks) + room_in(blocks)[1] - 4)
+
+        choices = [n for n in range(1, MOST_BLOCKS + 1) if n == 1 or room_in(n)[0] >= SIDES[0]]
+        num_blocks = next((n for n in choices if height_in(n) <= TALL), choices[-1])
+        side, gap = side_in(num_blocks), room_in(num_blocks)[1]
         inner = num_blocks * (RULER + columns * (side + gap) - gap + APART * parted + BETWEEN) - BETWEEN
         inner = max(inner, NEEDED_WIDTH)
         roles = roles or {}

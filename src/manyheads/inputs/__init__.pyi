@@ -21,6 +21,5 @@ from .reading import decoder_story as decoder_story
 from .reading import read as read
 from .recorder import Keep as Keep
 from .recorder import Recorder as Recorder
-from .recorder import bytes_per_token as bytes_per_token
 from .recorder import record as record
 from .recorder import record_call as record_call

@@ -57,8 +57,8 @@ def record(
 
     `given` is one text or several, or `mh.Inputs`, which says what else can be read and how. Add "v" to `keep` for
     value-weighted questions. The size is logged (logger "manyheads"; a warning from 250 MB on) before any memory is
-    taken, and `inputs.bytes_per_token` returns it. Returns texts left-aligned and padded to the longest in memory;
-    files are packed.
+    taken, and `inputs.Recorder().bytes_per_token(lm)` is what each token adds. Returns texts left-aligned and padded to
+    the longest in memory; files are packed.
 
     `generate=n` lets a language model write n tokens after each text, and records prompt and new tokens as one text;
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
@@ -184,14 +184,6 @@ def tensors_to_keep(keep: Sequence[Keep]) -> frozenset[str]:
 REMEDY = "Record fewer or shorter texts, or use measure(), which keeps nothing."
 
 
-def bytes_per_token(lm: LoadedModel, keep: Sequence[Keep] = ("q", "k", "lse")) -> int:
-    """The bytes that a recording has for each token of a text: in memory, where texts are padded, and in its file.
-
-    `keep`: as in `record`. Words and masks take some more. Errors: RecordingError for a `keep` that `record` refuses.
-    """
-    return sum(_token_bytes(lm, tensors_to_keep(keep)).values())
-
-
 def _token_bytes(lm: LoadedModel, tensors: frozenset[str]) -> dict[torch.device, int]:
     """The bytes of one token on each device that holds layers."""
     token_bytes: dict[torch.device, int] = {}
@@ -285,12 +277,17 @@ class Recorder:
     `keep`: the tensors of the recording, as in `record`. Errors: RecordingError for others.
     """
 
-    keep: InitVar[Sequence[Keep]]
+    keep: InitVar[Sequence[Keep]] = ("q", "k", "lse")
     tensors: frozenset[str] = field(init=False)
     keepers: list[Keeper] = field(default_factory=list)
 
     def __post_init__(self, keep: Sequence[Keep]) -> None:
         self.tensors = tensors_to_keep(keep)
+
+    def bytes_per_token(self, lm: LoadedModel) -> int:
+        """The bytes that a recording of this model has for each token: in memory, where texts are padded, and in its
+        file. Words and masks take some more."""
+        return sum(_token_bytes(lm, self.tensors).values())
 
     def room_for(self, reading: Reading) -> AbstractContextManager[None]:
         """Room for what is kept: its size is logged. Errors: ModelError where it would not fit."""

@@ -23,18 +23,17 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Float64
 from torch import Tensor, nn
-from transformers import DynamicCache
 
 from manyheads import private_names
 from manyheads.base import first_line
 from manyheads.edits import applied, exact, logits_of, replaced_forward
 from manyheads.errors import ModelError
 from manyheads.long_context.head_split import HeadSplit
-from manyheads.long_context.streaming_cache import streaming
+from manyheads.long_context.streaming_cache import stock_cache, streaming
 from manyheads.models import LoadedModel, run
 from manyheads.private_names import DynamicLayer
 
-SAME = 1e-4  # of the largest logit: the same sums in another order
+SAME = 1e-4  # of the largest logit in float32: the same sums in another order
 
 
 class Predicted(NamedTuple):
@@ -121,27 +120,28 @@ class SplitPasses:
         """The model as it is."""
         if self.whole or text.shape[1] <= self.first:
             return Plain(self._logits(text, rows), [], {})
-        wanted = {layer - 1 for split in self.streamed.values() if (layer := _first_layer(split))}
-        wanted |= set() if self.tried else {len(self.blocks) - 2}
+        numbers_read = {layer - 1 for split in self.streamed.values() if (layer := _first_layer(split))}
+        numbers_read |= set() if self.tried else {len(self.blocks) - 2}
         returned: dict[int, object] = {}
         thread = threading.get_ident()
 
         def keeper(number: int) -> Callable[..., None]:
             def keep(module: nn.Module, args: object, result: object) -> None:
-                alone = isinstance(result, tuple) and len(result) == 1
-                first = result[0] if alone else result
+                values = result if isinstance(result, tuple) else (result,)
+                first: object = values[0] if len(values) == 1 else None
                 if threading.get_ident() == thread and isinstance(first, Tensor) and first.shape[:2] == text.shape:
-                    returned[number] = (first[:, self.first :],) if alone else first[:, self.first :]
+                    later = first[:, self.first :]
+                    returned[number] = (later,) if isinstance(result, tuple) else later
 
             return keep
 
-        cache = DynamicCache(config=self.lm.model.config)
+        cache = stock_cache(self.lm.model)
         with ExitStack() as stack:
-            for number in wanted & set(range(len(self.blocks))):
+            for number in numbers_read & set(range(len(self.blocks))):
                 stack.callback(self.blocks[number].register_forward_hook(keeper(number)).remove)
             logits = self._logits(text, rows, cache)
         if not all(type(layer) is DynamicLayer for layer in cache.layers):  # a window's layer has freed its first rows
-            cache = DynamicCache(config=self.lm.model.config)
+            cache = stock_cache(self.lm.model)
             self._logits(text[:, : self.first], range(self.first - 1, self.first), cache)
         plain = Plain(logits, cache.layers, returned)
         later = range(max(rows.start, self.first), rows.stop)
@@ -150,7 +150,8 @@ class SplitPasses:
             try:
                 again = self._later(self.everything, text, later, plain, len(self.blocks) - 1)
                 known = logits[-len(later) :]
-                if not bool((again - known).abs().max() <= SAME * known.abs().max()):
+                close = max(SAME, 4 * torch.finfo(known.dtype).eps)
+                if not bool((again - known).abs().max() <= close * known.abs().max()):
                     self.whole = "rows behind a cache do not give what whole texts give"
             except (ModelError, TypeError, ValueError, IndexError, RuntimeError) as error:
                 self.whole = first_line(error) or type(error).__name__

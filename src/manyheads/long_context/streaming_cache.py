@@ -613,6 +613,11 @@ class StreamingLayer(CacheLayerMixin):
         return torch.cat(blocks, 1)
 
 
+def stock_cache(model: Any) -> DynamicCache:
+    """An empty cache of transformers' own, which holds all positions of every head."""
+    return DynamicCache(config=model.config)
+
+
 class StreamingCache(DynamicCache):
     """A transformers `Cache` of a block of `streaming`: its layers hold what a split says.
 

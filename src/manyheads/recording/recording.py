@@ -148,7 +148,7 @@ class Recording(NotIterated):
 
     @property
     def file_bytes(self) -> int:
-        """The size of the file that `save` would write, to the byte; before there is any: `inputs.bytes_per_token`.
+        """The size of the file that `save` would write, to the byte; before there is any: `inputs.Recorder`.
 
         Cost: its masks are compared, and of a recording in a file all layers read. Errors: RecordingError, as `save`.
         """

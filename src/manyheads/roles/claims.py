@@ -240,7 +240,7 @@ class Half:
         # By replicates, so that it is good to 14 %: never more than there are.
         effective_texts = np.minimum(self.effective_texts(tested), num_texts).tolist()
         low, high = (end.tolist() for end in self.table.interval(tested, self.half))
-        given, norm = self._given(rule, score), self.value(rule.norm) if rule.norm in self.index else None
+        unsunk, norm = self._given(rule, score), self.value(rule.norm) if rule.norm in self.index else None
         baselines, beyond = (
             {name: self.value(name).tolist() for name in names} for names in (rule.baselines, rule.beyond)
         )
@@ -258,7 +258,7 @@ class Half:
                     asks=rule.asks,
                     statistic=rule.statistic,
                     score=float(score[index]),
-                    given=None if given is None else _known(given[index]),
+                    given=None if unsunk is None else _known(unsunk[index]),
                     norm=None if norm is None else _known(norm[index]),
                     chance=max(chances.values(), default=0.0),
                     chances=chances,

@@ -276,7 +276,7 @@ def label_page(lm: LoadedModel, *, progress: Progress | None = None, remember: b
 
     - `remember`: whether labels that come with the package, or of an earlier run, will do.
 
-    Cost: seconds the first time, then milliseconds; of a bundled model a digest of its weights.
+    Cost: seconds the first time, then milliseconds; a digest of its weights' sums among them.
     """
     from manyheads.roles.shipped import shipped_labels  # deferred: it measures by this module
 

@@ -17,7 +17,7 @@ from datetime import date
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from manyheads.base import Json
 from manyheads.corpora import reading_of
@@ -65,8 +65,18 @@ def path_of(name: str) -> Path:
     return Path(str(files("manyheads").joinpath(f"bundled/labels/{name}.json.gz")))
 
 
+class Stored(TypedDict):
+    """A file of labels: what they depend on, the model's config, when and by which code they were measured."""
+
+    basis: Json
+    config: Json
+    date: str
+    code: str
+    labels: Json
+
+
 @cache
-def _stored(name: str) -> Any:
+def _stored(name: str) -> Stored | None:
     path = path_of(name)
     return json.loads(gzip.decompress(path.read_bytes())) if name in BUNDLED and path.is_file() else None
 

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { joined, lookCommand } from "../../src/rooms/atlas/question.svelte";
-import type { AtlasHead } from "../../src/lib/api/types";
+import { joined, lookCommand, placesOf } from "../../src/rooms/atlas/question.svelte";
+import type { AtlasHead, RecordingInfo } from "../../src/lib/api/types";
 import { compileFilter, unknownWords } from "../../src/rooms/atlas/filter";
 import { byLayer, neighbour, ranked, wrapped } from "../../src/rooms/atlas/layout";
 import { cellText, cellUnit, ordered, positionOn, scaleOf } from "../../src/rooms/atlas/scale";
@@ -121,6 +121,14 @@ describe("the atlas", () => {
     const head = (name: string) => deep.find((cell) => cell.head === name)!;
     expect([neighbour(deep, head("L14H4"), "ArrowDown").head, neighbour(deep, head("L15H4"), "ArrowUp").head]).toEqual(["L15H4", "L14H4"]);
     expect([neighbour(deep, head("L29H4"), "ArrowDown").head, neighbour(deep, head("L2H8"), "ArrowRight").head]).toEqual(["L29H4", "L17H0"]);
+  });
+});
+
+describe("the question of a first visit", () => {
+  const info = { words: ["to", "Mary", "gave", "to", "Mary", "to"].map((text, begin) => ({ begin, end: begin + 1, text })) } as RecordingInfo;
+  it("asks the last word of that text, and finds the first", () => {
+    expect(placesOf(info, "to", "Mary")).toEqual({ fromWord: 5, toWord: 1 });
+    expect(placesOf(info, "to", "John")).toBeNull();
   });
 });
 

@@ -89,6 +89,7 @@ describe("heads that share one key/value head", () => {
     const own = groups.map((_, i) => i % 6);
     expect([groupStartsOf(rows, own).size, sharingWords(rows, own)]).toEqual([0, ""]);
     expect(groupStartsOf(rows, [...own.slice(0, 6), ...groups.slice(6)])).toEqual(new Set(["L1H3"]));
+    expect(sharingWords(rows, [...own.slice(0, 6), ...groups.slice(6)])).toBe(""); // layers differ: no one number says it
   });
   it("stand apart in the picture", () => {
     const shared = { ...result, heads: rows.flatMap((row) => row.heads.map(({ name }) => name)), kv_groups: groups, effects: groups.map((_, i) => i / 20) };

@@ -93,7 +93,10 @@ SHOWN = ("entropy", "distance", "sink_mass", "duplicate_mass")
 TITLES = {"sink_mass": "sink", "duplicate_mass": "repeat"}
 PAGE_WORDS, TEXT_WORDS = "on the bundled texts", "on your text"
 LABEL_WIDTH = 9  # columns
-GRID_ROWS = (12, 16)  # layers in one block of the grid, at most: more stand beside it; the second where that is too wide
+GRID_ROWS = (
+    12,
+    16,
+)  # layers in one block of the grid, at most: more stand beside it; the second where that is too wide
 SHOWN_NUMBERS = 8  # of layers that attend, where not all do
 SAMPLE_LENGTH = 300  # characters of a text in which the telling link is looked for
 
@@ -469,7 +472,7 @@ def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
         """How many gaps are left of a head."""
         return head // sharing[key] if sharing[key] > 1 else 0
 
-    def widths(blocks: Sequence[tuple[str, list[int]]], cell: int, gap: int) -> list[int]:
+    def widths(blocks: list[tuple[str, list[int]]], cell: int, gap: int) -> list[int]:
         """The width of the first block, the first two, ..."""
         ends, end = [], -2
         for stack, layers in blocks:
@@ -550,7 +553,9 @@ def _summary(looked: LookResult, against: str) -> list[Text]:
     tight = against == "vs"  # beside another column of lines
     lines = []
     for name, roles in groups.items():
-        line = Text.assemble(f"{len(roles):>{3 if tight else 4}} ", (f" {letter_of(name)} ", badge(name)), f" {clean(name):<{wide}}  ")
+        line = Text.assemble(
+            f"{len(roles):>{3 if tight else 4}} ", (f" {letter_of(name)} ", badge(name)), f" {clean(name):<{wide}}  "
+        )
         evidence = roles[0].evidence
         if name == UNLABELLED:
             line.append("too little evidence", style="dim")
@@ -559,7 +564,9 @@ def _summary(looked: LookResult, against: str) -> list[Text]:
             if evidence.statistic == "entropy":
                 line.append(f"{evidence.score / evidence.chance:>{4 if tight else 5}.0%} of even")
             else:
-                line.append(f"{evidence.score:>{4 if tight else 5}.0%}").append(f" ({against} {evidence.chance:.0%})", style="dim")
+                line.append(f"{evidence.score:>{4 if tight else 5}.0%}").append(
+                    f" ({against} {evidence.chance:.0%})", style="dim"
+                )
         lines.append(line)
     return lines
 

@@ -94,8 +94,8 @@ class Sums:
         memory. A maximum has no replicates: NaN.
         """
         chosen = slice(None) if half is None else slice(half, half + 1)
-        wanted = slice(None if replicates else 1)
-        num, den = (part[chosen, :, columns, wanted].sum(0) for part in (self.num, self.den))
+        count = None if replicates else 1
+        num, den = (part[chosen, :, columns, :count].sum(0) for part in (self.num, self.den))
         with np.errstate(invalid="ignore", divide="ignore"):
             out = np.where(den > 0, num / den, np.nan)
         places = range(self.num.shape[2])[columns]

@@ -118,9 +118,16 @@ def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) 
         version=__version__,
         models=[
             ModelEntry(
-                name=name, title=name, sample="", question=None, bundled=False, loaded=False, unavailable=because,
-                device="", pair=None,
-            )  # fmt: skip
+                name=name,
+                title=name,
+                sample="",
+                question=None,
+                bundled=False,
+                loaded=False,
+                unavailable=because,
+                device="",
+                pair=None,
+            )
             for name in map(_shareable, models)
         ],
         files=listed,

@@ -16,6 +16,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from manyheads import __version__
+from manyheads.corpora import reading_of
 from manyheads.models import LoadedModel
 from manyheads.studio.jobs import Job, JobKind, ReportProgress
 from manyheads.studio.schema.base import (
@@ -35,7 +36,6 @@ from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingA
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.schema.training import History, HistoryEntry
 from manyheads.studio.session import StudioSession
-from manyheads.studio.state.workspace import first_text
 from manyheads.studio.views import circuits, sizes
 from manyheads.studio.views.atlas import atlas_of, card_of, table_file
 from manyheads.studio.views.maps import (
@@ -97,7 +97,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
             models=listed.model_entries(),
             files=listed.file_entries(),
             default_model=listed.default_model,
-            default_text=first_text(listed.default_model),
+            default_text=reading_of(listed.default_model or "").sentence,
             opened=desk.first,
             folder=str(listed.folder or ""),
             can_write=listed.folder is not None,

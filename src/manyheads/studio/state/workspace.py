@@ -30,9 +30,6 @@ RECORDING_ENDING, HISTORY_ENDING = ".heads", ".parquet"
 DEPTH = 2  # folders below a folder that are searched
 MOST_ENTRIES = 2_000  # of a folder: a home directory named by mistake must not be walked for minutes
 MODELS_KEPT = 2
-WRITERS_TEXT = "When Mary and John went to the store, John gave a drink to"
-"""What a bundled model that goes on with English prose reads at first: the name that it goes on with is in the text."""
-WRITERS_QUESTION = (WRITERS_TEXT, "to", "Mary")
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ class Workspace:
         return [
             ModelEntry.of(
                 place,
-                sample=first_text(name),
+                sample=reading_of(name).sentence,
                 question=first_question(name),
                 loaded=name in self.loaded,
                 unavailable=self.why_not(name),
@@ -260,25 +257,16 @@ class Workspace:
         return self.histories[self.history_name(history)]
 
 
-def first_text(model: str | None) -> str:
-    """The text that the model of that name reads where none is given, of the kind that it was trained on."""
-    return WRITERS_TEXT if _writes_prose(model) else reading_of(model or "").sentence
-
-
-def first_question(model: str | None) -> Question | None:
-    """The two words of `first_text` whose link is offered at the first visit; None where there is no such offer."""
-    question = WRITERS_QUESTION if _writes_prose(model) else reading_of(model or "").question
-    if question is None:
+def first_question(model: str) -> Question | None:
+    """Two words of the text that a model begins with, whose link is offered at the first visit; None: no offer."""
+    reading = reading_of(model)
+    if reading.question is None:
         return None
-    text, query, key = question
-    goes_on = f"{model} goes on with “{key}”. See which heads look back at that name." if _writes_prose(model) else ""
-    return Question(
-        text=text, query=query, key=key, words=goes_on or f"See which heads link “{query}” to “{key}”."
-    )
-
-
-def _writes_prose(model: str | None) -> bool:
-    return model in BUNDLED and BUNDLED[model].predicts and BUNDLED[model].reads in ("prose", "language")
+    text, query, key = reading.question
+    words = f"See which heads link “{query}” to “{key}”."
+    if model in BUNDLED and BUNDLED[model].predicts:
+        words = f"{model} goes on with “{key}”. See which heads look back at that name."
+    return Question(text=text, query=query, key=key, words=words)
 
 
 def is_history(path: Path) -> bool:

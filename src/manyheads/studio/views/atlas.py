@@ -44,6 +44,13 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
     columns: list[Sequence[float] | ndarray] = [table.column(statistic.name) for statistic in statistics]
     importance: Importance | None = opened.computed.get(("importance", text))
     if importance is not None:
+        exact = importance.estimator == "ablation"
+        what = (
+            "what is lost when the head is ablated"
+            if exact
+            else "an estimate, without a sign, of what its loss changes"
+        )
+        how = "zero ablation, each head by itself" if exact else "the gradient in a gate on each head"
         infos.append(
             bodies.StatisticInfo(
                 name="importance",
@@ -51,9 +58,8 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
                 unit=importance.unit,
                 low=None,
                 high=None,
-                meaning=f"what is lost when the head is ablated: {METRICS[importance.metric].meaning}",
-                source=f"zero ablation, each head by itself; Michel et al. 2019, section 4.1. Measured so because: "
-                f"{importance.notes['metric']}",
+                meaning=f"{what}: {METRICS[importance.metric].meaning}",
+                source=f"{how}; Michel et al. 2019, section 4.1. Measured so because: {importance.notes['metric']}",
             )
         )
         values = dict(zip(importance.heads, importance.values, strict=True))
