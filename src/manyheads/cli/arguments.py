@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from manyheads.models import LoadedModel
 
 DEFAULT_MODEL = os.environ.get("MANYHEADS_DEFAULT_MODEL") or "smollm2"
-"""The model of a command that names none. Why this one: docs/decisions/023-the-first-model.md."""
+"""The model of a command that names none. Why this one: docs/decisions/017-the-first-model.md."""
 
 
 def to_file(name: str, help: str) -> OptionInfo:
