@@ -229,7 +229,7 @@ class Half:
 
     def claims(self, rule: Rule) -> list[Claim]:
         """The claim of every head by a rule: everything but the q-values, and what depends on them."""
-        # A column for all heads at once: by head, 270 heads and 90 rules took 15 s.
+        # All heads at once: asked head by head, 270 heads and 90 rules took columns of all heads 49,000 times.
         tested, score = rule.tested, self.value(rule.statistic)
         twins = {name: f"{rule.statistic}.{name}" for name in rule.chances}
         # A rule of places alone has no level by shuffled words: they stay where they are.

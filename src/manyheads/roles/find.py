@@ -25,7 +25,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +37,7 @@ from manyheads.base import Progress
 from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import Inputs, InputsLike, Piece, Reading, read, record
+from manyheads.inputs import Inputs, InputsLike, Piece, Reading, fault_in, record, tokenised
 from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
 from manyheads.measurement import by_model, measure, measure_corpus, sums_of
 from manyheads.measurement.corpus_run import HeadSums, RunRequest, Wanted, require_own
@@ -71,7 +71,7 @@ FOLDERS = {"texts": "texts", "passages": "passages", "second corpus": "elsewhere
 """What is read, one after another, as far as it is asked for; and the folder of each reading in that to resume from."""
 
 MOST_TEXTS = 200
-RECORDED = 32  # texts whose queries and keys are held at once: of 135 M parameters and 700 tokens, 65 MB
+RECORDED = 16  # texts whose queries and keys are held at once: of 135 M parameters and 400 tokens, 37 MB
 MIN_ROWS = 3  # questions in a text, so that one lucky one is no example; fewer where no such text does it half as much
 SHORTEST, LONGEST = 5, 60  # tokens: what reads as a sentence
 LONGEST_PASSAGE = 256  # passages have up to 128 words
@@ -479,6 +479,7 @@ def _links(
         for number, text in enumerate(group):
             for search in searches[text]:
                 out[search, text] = links.of(search.head, number, search.role, search.statistic)
+        del links  # before the next recording is made
     return out
 
 
@@ -497,21 +498,18 @@ def _best(num: Tensor, den: Tensor, count: int) -> list[tuple[float, int]]:
 
 def _pieces(lm: LoadedModel, documents: Sequence[Document], longest: int) -> list[tuple[Piece, Document]]:
     """Short texts of the reporting half, in order; none that the tokenizer cannot read."""
-    chosen = [document for document in documents if document.text.strip() and text_seed(document.text) & 1 == REPORT]
+    reported = (document for document in documents if document.text.strip() and text_seed(document.text) & 1 == REPORT)
+    chosen = [document for document in islice(reported, 4 * MOST_TEXTS) if document.target is None]
+    readable = {place: document for place, document in enumerate(chosen) if not fault_in(document.text)}
     pieces: list[tuple[Piece, Document]] = []
-    for document in chosen[: 4 * MOST_TEXTS]:
-        try:
-            (first, *more) = read(lm, document, pairs=False).pieces
-        except Exception as error:
+    for document, of_text in zip(readable.values(), tokenised(lm, readable, "windows"), strict=True):
+        if isinstance(of_text, Exception):
             # A text that cannot be read is no example; a full disk or no memory ends the run.
-            if not is_about_texts(error):
-                raise
-            continue
-        if not more and SHORTEST <= len(first.ids) <= longest:
-            pieces.append((first, document))
-        if len(pieces) == MOST_TEXTS:
-            break
-    return pieces
+            if not is_about_texts(of_text):
+                raise of_text
+        elif len(of_text) == 1 and SHORTEST <= len(of_text[0].ids) <= longest:
+            pieces.append((of_text[0], document))
+    return pieces[:MOST_TEXTS]
 
 
 class _Links:
