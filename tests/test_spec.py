@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from manyheads.errors import HeadError, RecordingError, ShapeError
 from manyheads.heads import Head
-from manyheads.spec import ModelSpec, Site
+from manyheads.spec import ModelSpec, Site, sharing_words
 from tests.refusals import refuses
 
 
@@ -34,6 +34,18 @@ SEVERAL = spec(
 
 
 # ---- a site
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([(9, 3), (9, 3)], "3 query heads share one key/value head"),
+        ([(8, 8), (8, 1), (8, 4)], "2 query heads share one key/value head, in other layers 8"),
+        ([(6, 6), (4, 4)], ""),
+    ],
+)
+def test_how_many_share_is_said_in_words(groups, words):
+    assert sharing_words(site(num_heads=heads, num_kv_heads=kv_heads) for heads, kv_heads in groups) == words
 
 
 @pytest.mark.parametrize(

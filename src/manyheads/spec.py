@@ -12,7 +12,7 @@ import json
 import operator
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Generic, SupportsIndex, TypeVar, cast, overload
 
@@ -178,6 +178,15 @@ def layer_number(own: int | None, taken: Collection[int]) -> int:
     """
     number = len(taken) if own is None else own
     return max(taken) + 1 if number in taken else number
+
+
+def sharing_words(sites: Iterable[Site]) -> str:
+    """How many query heads of these sites share a key/value head, in words; "" where none do."""
+    first, *others = sorted({site.num_heads // site.num_kv_heads for site in sites} - {1}) or [1]
+    if first == 1:
+        return ""
+    beside = f", in other layers {' or '.join(map(str, others))}" if others else ""
+    return f"{first} query heads share one key/value head{beside}"
 
 
 def counted_layers(sites: Sequence[Site]) -> str:

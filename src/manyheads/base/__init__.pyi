@@ -10,7 +10,6 @@ from .files import users_folder as users_folder
 from .files import users_home as users_home
 from .grouping import check_groups as check_groups
 from .grouping import divisors as divisors
-from .grouping import sharing_words as sharing_words
 from .html import html_table as html_table
 from .parts_folder import PartsFolder as PartsFolder
 from .text import Json as Json

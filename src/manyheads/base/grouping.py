@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from manyheads.errors import ShapeError
 
 MOST_NAMED = 1024  # a damaged file may claim billions of heads, and nobody reads so many divisors
@@ -26,18 +24,3 @@ def divisors(number: int) -> list[int]:
     """
     named = [part for part in range(1, min(number, MOST_NAMED) + 1) if number % part == 0]
     return named if number <= MOST_NAMED else [*named, number]
-
-
-def sharing_words(layers: Iterable[tuple[int, int]]) -> str:
-    """How many query heads share a key/value head, of layers as (heads, key/value heads); "" where none do.
-
-    >>> sharing_words([(9, 3), (9, 3)])
-    '3 query heads share one key/value head'
-    >>> sharing_words([(8, 8), (8, 1), (8, 4)])
-    '2 query heads share one key/value head, in other layers 8'
-    """
-    first, *others = sorted({heads // kv_heads for heads, kv_heads in layers} - {1}) or [1]
-    if first == 1:
-        return ""
-    beside = f", in other layers {' or '.join(map(str, others))}" if others else ""
-    return f"{first} query heads share one key/value head{beside}"

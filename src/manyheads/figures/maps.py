@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Float, Float32
 from numpy import ndarray
 
-from manyheads.base import sharing_words
 from manyheads.errors import HeadError
 from manyheads.figures.palette import FADED, HAIRLINE, PAPER, inked
 from manyheads.figures.paper import BODY, SMALL, Pixels, Sheet, drawable, flow, kind_of, text_width
@@ -26,7 +25,7 @@ from manyheads.heads import Head
 from manyheads.measurement import PooledMaps
 from manyheads.roles import HeadRole
 from manyheads.roles.words import INK, NO_ROLE, ONLY_READS, ROLES, RoleStyle, role_style
-from manyheads.spec import Site
+from manyheads.spec import Site, sharing_words
 
 SCALE_TOP = 99  # percentile of a map's visible cells that is drawn as full ink: the few above do not dim the rest
 MIN_TOP = 5  # ... unless that is under 5 times the map's mean: an even map would else be as dark as a sharp one
@@ -106,7 +105,7 @@ class _Layout:
         legend = [(style, drawable(name), _heads(count)) for (style, name), count in roles_there]
         widths = [19 + text_width(name, BODY) + 6 + text_width(count, BODY) for _, name, count in legend]
         bare = [BARE] * bool(np.isnan(maps.maps).any())
-        shared = sharing_words((site.num_heads, site.num_kv_heads) for site in maps.sites)
+        shared = sharing_words(maps.sites)
         notes = [INK_SAID, *bare, READING, *[GROUPS.format(shared)] * bool(shared), CAVEAT]
         spans = [LEADS.get(note, 0) + text_width(note, SMALL) for note in notes]
         placed = tuple(zip(flow(widths, inner, 26), legend, strict=True))

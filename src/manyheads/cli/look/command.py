@@ -23,7 +23,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import Json, plural, sharing_words, users_home
+from manyheads.base import Json, plural, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -77,7 +77,7 @@ from manyheads.roles.words import (
     letter_of,
     span,
 )
-from manyheads.spec import ModelSpec
+from manyheads.spec import ModelSpec, sharing_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -499,7 +499,7 @@ def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
     ends = widths(blocks, cell, gap)
     count = sum(end <= console.width for end in ends)
     remarks = []
-    shared = sharing_words((sites[key].num_heads, sites[key].num_kv_heads) for key in by_layer)
+    shared = sharing_words(sites[key] for key in by_layer)
     if shared and gap:
         parted = any(1 < sharing[key] < sites[key].num_heads for key in by_layer)
         remarks.append(f"{'Between gaps ' if parted else ''}{shared}.")
