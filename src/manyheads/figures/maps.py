@@ -241,7 +241,16 @@ def _draw_block(
     y: int,
     size: Pixels,
 ) -> None:
-    """Layers beneath each other from a place on, under the numbers of the heads of the stack's widest layer."""
+    """Layers beneath each other, under the numbers of the heads of the stack's widest layer.
+
+    - sheet: what is drawn on.
+    - maps, roles: what is drawn.
+    - sites: the layers.
+    - widest: that with most heads.
+    - layout: where heads stand in a layer.
+    - x, y: the place of the upper left corner.
+    - size: of a map.
+    """
     left, side = x + RULER, layout.side
     for index in range(widest.num_heads):
         middle = left + layout.left_of(index, widest) + side / 2

@@ -270,7 +270,14 @@ def _by_gradient(
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> tuple[tuple[Float64[Tensor, "text part"], str] | None, str]:
-    """`gradients`, or None where ablation is due; and why. `replaced`: something is put in a head's place."""
+    """`gradients`, or None where ablation is due; and why.
+
+    - lm, reading, metric: the model, the texts and what is measured.
+    - estimator: as in `importance`.
+    - reduce, groups, progress: as in `gradients`.
+    - replaced: whether something is put in a head's place.
+    - num_tokens: of a batch, at most.
+    """
     num_heads, auto = len(lm.spec.heads), estimator == "auto"
     if estimator == "ablation":
         return None, "as asked"

@@ -186,6 +186,13 @@ class Recordings:
         sharing: Mapping[str, Mapping[int, tuple[int, ...]]] | None = None,
         written: str | None = None,
     ) -> Opened:
+        """A recording with the sinks of its model.
+
+        - `name`, `title`, `source`: its address, what is written over it, and where it is from, in words.
+        - `recording`, `model`: it, and the model's name.
+        - `edited`, `sharing`: whether heads were edited, and which of them share a key/value head then.
+        - `written`: the text as it was typed.
+        """
         sinks = self.model_sinks(model)
         return Opened(name, recording, title, model, source, edited, sharing or {}, written, sinks)
 
