@@ -60,7 +60,11 @@ def test_labels_of_other_weights_dtype_or_words_are_not_shipped(lm):
     words = copy.deepcopy(lm.tokenizer)
     words.add_tokens(["another word"])
     assert shipped_labels(mh.load(lm.model, tokenizer=words, name="tiny-code")) is None
-    assert shipped_labels(replace(lm, name="a model of mine")) is None
+    assert shipped_labels(replace(lm, name="a model of mine")) is None, "such a one would read prose, not Python"
+
+
+def test_labels_are_a_models_whatever_it_is_called(minilm):
+    assert shipped_labels(replace(minilm, name="a copy")) == shipped_labels(minilm) is not None
 
 
 def test_labels_of_a_model_that_computes_otherwise_are_not_shipped(lm):
