@@ -379,7 +379,8 @@ def print_page(looked: LookResult, complete: bool) -> None:
         label = f"{link.head} {link.weight:.0%}"
         sections.append([*lines, *linked_sentence(sample.words, link, label, colour, console)])
     if looked.next:
-        guesses = ", ".join(f"{quoted(token.strip() or token)} {chance:.0%}" for token, chance in looked.next)
+        shown = [looked.next[0], *(token for token in looked.next[1:] if token.probability >= 0.005)]
+        guesses = ", ".join(f"{quoted(token.strip() or token)} {chance:.0%}" for token, chance in shown)
         sections.append(hanging(Text("Next comes ", style="bold"), clean(guesses), console.width))
     if complete:
         sections += [_remarks(looked, console), _table(looked, console)]
@@ -541,8 +542,10 @@ def _grid(looked: LookResult, console: Console) -> tuple[list[Text], str]:
 
 
 def badge(name: str) -> str:
-    """How a role's letter stands on its colour."""
-    return "dim" if name == UNLABELLED else f"bold #ffffff on {hue(name)}"
+    """How a role's letter stands on its colour; heads that rest stand back, as they are half of a language model's."""
+    if name == UNLABELLED:
+        return "dim"
+    return hue(name) if name.startswith("sink") else f"bold #ffffff on {hue(name)}"
 
 
 def _summary(looked: LookResult, against: str) -> list[Text]:
