@@ -26,6 +26,7 @@ from manyheads.cli.look.command import LookResult, beginning_of, finding_lines
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
+from manyheads.models.loading.bundled import find_bundled
 from manyheads.heads import Head
 from manyheads.inputs import read
 from manyheads.roles import label_page
@@ -284,6 +285,15 @@ def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
     assert document["text"]["text"] == TEXT and document["model"]["num_parameters"] == 22_713_216
     assert document["page"]["sinks"] == ["[CLS]"] and document["statistics"]["entropy"]["unit"] == "nats"
     assert set(document["notes"]) >= {"backend", "guard_error", "loaded", "caveat"}
+
+
+def test_a_command_to_copy_is_never_cut(run, tmp_path):
+    folder = tmp_path / ("a-long-name-" * 9) / ("another-one-" * 9)
+    shutil.copytree(find_bundled("tiny-code"), folder)
+    page = run("look", "--model", str(folder), "name, size, mode, name, size,").out
+    offers = page.partition("Try next")[2].replace(" \\\n     ", "")
+    assert offers.count(f"--model {folder}") >= 3 and "…" not in offers
+    assert f"--model {folder} --all\n" in offers and f"--model {folder} --from ',#5' --to mode\n" in offers
 
 
 def test_a_language_models_page_says_what_comes_next_and_offers_who_looks_there(run):

@@ -69,7 +69,7 @@ WHAT_READERS_HAVE: dict[str, Callable[[Path], None]] = {
 
 # ======================================================================================================== a page is run
 
-PATIENCE_SECONDS = 540  # of one page
+PATIENCE_SECONDS = 900  # of one page: the README's commands take six minutes of a processor
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 PRINTED = 2_000  # characters of what a block printed that a fault shows
 

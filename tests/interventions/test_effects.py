@@ -367,8 +367,8 @@ TEN = tuple(rank / 10 for rank in range(1, 11))  # 0.1 to 1.0
 @pytest.mark.parametrize(("change", "more", "level", "words"), [
     (0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
     (0.6, {}, "barely", "Barely matters: 5 of 10 random heads matter at least as much."),
-    (0.65, {}, "more than most", "Matters more than most: 4 of 10 random heads matter at least as much."),
-    (0.95, {}, "more than most", "Matters more than most: 1 of 10 random heads matters at least as much."),
+    (0.65, {}, "more than most", "Not set apart from chance: 4 of 10 random heads matter at least as much."),
+    (0.95, {}, "more than most", "Not set apart from chance: 1 of 10 random heads matters at least as much."),
     (2.0, {}, "stands out", "Stands out: none of 10 random heads matters as much."),
     (2.0, {"low": 0.1, "high": 3.0}, "stands out", "Stands out: none of 10 random heads matters as much."),
     (2.0, {"low": -0.1, "high": 3.0}, "stands out", "matters as much. But its interval over texts includes 0."),

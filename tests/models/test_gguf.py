@@ -482,6 +482,8 @@ class TestLoading:
     def test_file_of_ollama_is_known_by_its_first_bytes(self, file: Path, tmp_path: Path):
         blob = file.rename(tmp_path / "sha256-9f4b")
         assert mh.load(blob, device="cpu").name == "sha256-9f4b"
+        renamed = blob.rename(tmp_path / "model.bin")  # by its first bytes, not by a name that pickles have
+        assert mh.load(renamed, device="cpu").name == "model"
         other = tmp_path / "sha256-0000"
         other.write_bytes(b"{}")
         refuses(mh.ManyHeadsError, "'.*sha256-0000' is a file. Give the folder", mh.load, str(other))

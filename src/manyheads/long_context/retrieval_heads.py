@@ -334,9 +334,9 @@ def compared(intact: Float64[ndarray, "text"], split: Readings, sign: int) -> di
 
 def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, Any] | None) -> dict[str, str]:
     """Whether the split loses less than random ones, in a level and in words."""
-    words = f"the split loses {loss['change']:+.4f} nats a token in the mean of the texts that report"
+    words = f"the split changes the loss by {loss['change']:+.4f} nats a token in the mean of the texts that report"
     if loss["better"] is not None:
-        words += f", {plural(len(loss['random']), 'random split')} of as many heads {np.mean(loss['random']):+.4f}"
+        words += f", {plural(len(loss['random']), 'random split')} of as many heads by {np.mean(loss['random']):+.4f}"
     if not split.streaming or split.keep == 1:
         level, words = "nothing streams", "Nothing streams: all heads keep everything."
     elif loss["better"] is None:
@@ -353,6 +353,11 @@ def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, A
             words += f" {stands} for all others here: compare {FEW_RANDOM} or more."
     if recall is not None and not recall["before"]:
         words += " The model finds no needle even with everything, so needles say nothing of its heads."
+    elif recall is not None and recall["change"] and split.streaming:
+        shares = [recall["before"] + change for change in (recall["change"], *recall["random"])]
+        by_split, *others = (f"{share:.0%}" for share in shares)
+        words += f" Needles found: {recall['before']:.0%} with everything, {by_split} with the split"
+        words += f", {' and '.join(others)} with random ones." if 0 < len(others) < FEW_RANDOM else "."
     return {"level": level, "words": words}
 
 

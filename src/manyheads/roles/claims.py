@@ -293,6 +293,9 @@ class Half:
             return self.value(rule.unsunk)
         if rule.unsunk != LEFT or SINK_RULE.statistic not in self.index:
             return None
+        if self.table.sinks.first and "relabelled" in rule.chances:
+            # Tokens that are chosen by what they are, of which the first may be one: what goes to it is both.
+            return None
         free = 1 - self.get(SINK_RULE.statistic)
         with np.errstate(invalid="ignore", divide="ignore"):
             # Both are estimates over rows, so their quotient may come out a little above all there is.

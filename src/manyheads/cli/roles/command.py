@@ -372,7 +372,7 @@ def _by_role(labelled: Roles) -> list[Text]:
     from manyheads.roles.words import words_of  # imports torch, for which --help is not to wait
 
     words = {name: words_of(name) for name in counts}
-    width = max(map(len, words.values()))
+    width, name_width = max(map(len, words.values())), max(18, *(len(clean(name)) for name in counts))
     lines = []
     for name in sorted(counts, key=lambda name: (name in GENERAL, name.startswith("sink"), -counts[name], name)):
         heads = sorted(
@@ -381,7 +381,7 @@ def _by_role(labelled: Roles) -> list[Text]:
         )
         listing = " ".join(str(head.head) for head in heads[:NAMED])
         remainder = f" and {len(heads) - NAMED} more" if len(heads) > NAMED else ""
-        title = (f"  {clean(name):<18}", "" if name == UNLABELLED else "bold")
+        title = (f"  {clean(name):<{name_width}}", "" if name == UNLABELLED else "bold")
         lines.append(
             Text.assemble(title, f"{len(heads):>3}  ", (f"{words[name]:<{width}}", "dim"), f"  {listing}{remainder}")
         )

@@ -116,9 +116,10 @@ def print_listing(noun: str, entries: Iterable[Any], as_json: bool, above: Seque
 
 
 def print_cut(lines: Iterable[Text], console: Console) -> None:
-    """Write lines, each cut where the console ends."""
+    """Write lines, each cut where the console ends, but for those that say `overflow="ignore"`: commands to copy."""
     for line in lines:
-        console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+        is_whole = line.overflow == "ignore"
+        console.print(line, no_wrap=True, overflow=line.overflow or "ellipsis", crop=not is_whole, soft_wrap=is_whole)
 
 
 def print_sections(sections: Iterable[list[Text]], console: Console) -> None:
@@ -224,9 +225,10 @@ def offered(offers: Sequence[tuple[str, str]], console: Console) -> list[Text]:
         outside = re.sub(r"\"[^\"]*\"|'[^']*'", lambda quoted: "x" * len(quoted[0]), command)
         places = [match.start() for match in re.finditer(" --", outside) if match.start() <= console.width - 4]
         if 2 + len(command) > console.width and places:
-            lines += [Text(f"  {command[: places[-1]]} \\"), Text(f"      {command[places[-1] + 1 :]}")]
+            parts = [f"  {command[: places[-1]]} \\", f"      {command[places[-1] + 1 :]}"]
         else:
-            lines.append(Text(f"  {command}"))
+            parts = [f"  {command}"]
+        lines += [Text(part, overflow="ignore") for part in parts]
         lines.append(Text(f"      {purpose}", style="dim"))
     return lines
 

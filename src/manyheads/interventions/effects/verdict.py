@@ -76,7 +76,7 @@ def verdict(outcome: Effect) -> Verdict:
         level, words = "barely", f"Barely matters: {beside}"
     else:
         level = "more than most" if above else "stands out"
-        words = f"{'Matters more than most' if above else 'Stands out'}: {beside}"
+        words = f"{'Not set apart from chance' if above else 'Stands out'}: {beside}"
         if outcome.low is not None and outcome.high is not None and outcome.low <= 0 <= outcome.high:
             words += ". But its interval over texts includes 0"
         elif outcome.change < 0:

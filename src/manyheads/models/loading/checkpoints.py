@@ -77,12 +77,12 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
     if is_here and folder.is_dir():
         return _opened(folder, folder.resolve().name, f"from the folder {folder}")
     if is_here:
-        if folder.suffix in _PICKLES:
-            raise _pickle(str(folder), folder.parent, [folder.name])
         if folder.suffix.lower() == GGUF or _begins_as_gguf(folder):
             file = _gguf_file(folder)
             because = f"from the file {folder}, sha256 {file.sha256[:12]}..."
             return Checkpoint(folder.parent, folder.stem, because, {}, (folder.name,), file)
+        if folder.suffix in _PICKLES:
+            raise _pickle(str(folder), folder.parent, [folder.name])
         raise ModelError(f"{name!r} is a file. Give the folder that it is in, with the model's config.json.")
     if not isinstance(what, str) or not is_hub_id(name):
         kind = "file" if folder.suffix.lower() == GGUF else "folder"
