@@ -26,9 +26,9 @@ from manyheads.cli.look.command import LookResult, beginning_of, finding_lines
 from manyheads.cli.terminal.console import stdout_console
 from manyheads.corpora import OWN_TEXT
 from manyheads.errors import TextError
-from manyheads.models.loading.bundled import find_bundled
 from manyheads.heads import Head
 from manyheads.inputs import read
+from manyheads.models.loading.bundled import find_bundled
 from manyheads.roles import label_page
 from manyheads.roles.words import column_figures
 from manyheads.roles.words.role_table import letter_of
