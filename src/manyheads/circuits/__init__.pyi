@@ -6,7 +6,6 @@ from .circuit import Circuit as Circuit
 from .circuit import find_circuit as find_circuit
 from .circuit import measure_circuit as measure_circuit
 from .pairs import metric_of as metric_of
-from .pairs import predicts as predicts
 from .pairs import read_answers as read_answers
 from .pairs import read_pairs as read_pairs
 from .patching import Direction as Direction

@@ -154,7 +154,7 @@ def _paired(
             part = texts[begin : begin + size]
             listed.append((readings[0].batch(part), readings[1].batch(part)))
     rows: Tensor | None = None
-    if (kind := predicts(lm)) == "mask":
+    if (kind := lm.predicts) == "mask":
         rows = _mask_rows(lm, *([piece.ids for piece in side] for side in (clean, corrupted)))
     elif kind == "next":
         # The end mark that some tokenizers write is no part of what is continued.
@@ -189,19 +189,11 @@ def _ready(lm: LoadedModel, clean: Inputs, corrupted: Inputs) -> Pairs:
         first = next(iter(clean_batch.inputs.values()))
         lengths += [first.shape[1] if first.ndim > 1 else 1] * len(clean_batch.places)
     rows: Tensor | None = torch.full((len(lengths),), -1, device="cpu")
-    if predicts(lm) != "next":
+    if lm.predicts != "next":
         ids = ([row for batch in side for row in batch.inputs["input_ids"].tolist()] for side in sides)
         has_ids = all("input_ids" in batch.inputs for side in sides for batch in side)
         rows = _mask_rows(lm, *ids) if has_ids else None
     return Pairs(tuple(zip(*sides, strict=True)), tuple(lengths), rows)
-
-
-def predicts(lm: LoadedModel) -> str:
-    """ "next": the model continues its text; "mask": it fills its mask; "": it has no logits over a vocabulary."""
-    generates = bool(getattr(lm.model, "can_generate", lambda: False)())
-    if generates and (lm.writes_apart or any(site.causal for site in lm.spec.sites)):
-        return "next"
-    return "mask" if "MaskedLM" in type(lm.model).__name__ else ""
 
 
 def _mask_rows(lm: LoadedModel, clean: Sequence[Sequence[int]], corrupted: Sequence[Sequence[int]]) -> Tensor | None:
@@ -296,7 +288,7 @@ def _continuing(lm: LoadedModel, piece: Piece, answer: str) -> list[int]:
     """The tokens that an answer adds where it belongs: after the text, or in the mask's place. Errors: TextError."""
     tokenizer, mask = lm.required_tokenizer, getattr(lm.tokenizer, "mask_token", None)
     fault = f"the answer {answer!r} changes how the text beside it is cut into tokens, so it has none of its own"
-    if predicts(lm) == "mask":
+    if lm.predicts == "mask":
         text_ids = list(piece.ids)
         mask_id = getattr(tokenizer, "mask_token_id", None)
         assert isinstance(mask_id, int), "a model that fills masks in has one"
@@ -331,7 +323,7 @@ def metric_of(
             raise TextError("answers= is for the metrics by name: a function of your own reads what it needs.")
         return choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
     one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
-    kind = predicts(lm)
+    kind = lm.predicts
     if not kind:
         raise StatisticError(
             f"metric {metric!r} reads logits over a vocabulary, and {type(lm.model).__name__} has none: load a "

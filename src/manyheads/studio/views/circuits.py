@@ -24,7 +24,6 @@ from manyheads.circuits import (
     metric_of,
     patch,
     path_effects,
-    predicts,
     read_answers,
     read_pairs,
 )
@@ -71,7 +70,7 @@ def reading(lm: LoadedModel, ask: bodies.PairAsk, *, progress: ReportProgress) -
     """A pair as the model reads it: tokens, differences, what it expects next. What is wrong is said in the answer."""
     about, trouble, differs, aligned = None, None, list[int](), False
     sides, answers, compared = [bodies.PairSide(tokens=[], next=[])] * 2, list[bodies.AnswerToken](), ""
-    does_predict = bool(predicts(lm))
+    does_predict = bool(lm.predicts)
     if not does_predict:
         about, trouble = (
             "model",
