@@ -54,7 +54,7 @@ from manyheads.circuits.patching import (
     sweep_patches,
 )
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits import Metric, MetricLike, Runner
+from manyheads.edits import MANY_HEADS, Metric, MetricLike, Runner
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike
@@ -70,7 +70,6 @@ Listed = TypeVar("Listed", bound=object)
 
 RANDOM_SETS = 20
 LEAST_HELD_OUT = 4  # pairs: with fewer, none is held out
-MANY_HEADS = 100  # above: the gradient puts heads in order first
 EXACT_HEADS = 40  # about so many are left to patches alone
 TRIED_AT_ONCE = 16  # numbers of removed heads that are tried, over all that are possible, and then around the largest
 MOST_EDGES = 600  # paths that are measured: those of some 20 heads

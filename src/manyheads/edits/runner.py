@@ -43,6 +43,7 @@ from manyheads.private_names import cache_name
 from manyheads.spec import Site
 
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
+MANY_HEADS = 100  # above: a run for each takes long, and a gradient stands in for it where no estimator is named
 PART_ROWS = 300  # rows whose run costs what a part of a batch costs besides: the pass by which it is prepared
 
 

@@ -3,7 +3,7 @@
 Ablation is exact: each head is taken away by itself, with all others in place, and the change is its importance.
 Gradients are quicker for large models and measure only how steep the metric is at the unedited model;
 `Importance.agreement` compares how the two rank. Neither tells what a *set* of heads is worth, because backup heads
-take over: `removal_curve` measures that. Where no estimator is named, `MOST_ABLATED` heads decide, and
+take over: `removal_curve` measures that. Where no estimator is named, the number of heads decides (`MANY_HEADS`), and
 `notes["estimator"]` says so: an ablation costs each head about two thirds of a forward pass, a gradient costs all heads
 together one and a half.
 
@@ -45,6 +45,7 @@ from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, first_line, one_of, whole
 from manyheads.edits import (
+    MANY_HEADS,
     TOKENS_OF_A_BATCH,
     Metric,
     MetricLike,
@@ -82,7 +83,6 @@ Estimator = Literal["ablation", "gradient"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 Reduce = Literal["token", "example", "batch"]
 REDUCE: tuple[Reduce, ...] = get_args(Reduce)
-MOST_ABLATED = 100  # heads: of more, the gradient is the default
 GRADIENT_TOKENS = 256  # of a batch: the activations of all layers are held at once, 2 MB a token in a model of 135 M
 SUMMED_TOKENS = 1_024  # of a batch whose gradients are summed as one (`reduce`): its size is part of what is measured
 DIRECTIONS = 16  # of an embedding: over 200 texts a head's mean square is then good to about 3 %
@@ -283,8 +283,8 @@ def _by_gradient(
         return None, "as asked"
     if auto and replaced:
         return None, "ablation, exact: a gradient puts nothing in a head's place"
-    if auto and num_heads <= MOST_ABLATED:
-        return None, f"ablation, exact: of up to {MOST_ABLATED} heads, and there are {num_heads}"
+    if auto and num_heads <= MANY_HEADS:
+        return None, f"ablation, exact: of up to {MANY_HEADS} heads, and there are {num_heads}"
     size = min(num_tokens, SUMMED_TOKENS if reduce == "batch" else GRADIENT_TOKENS)
     try:
         batches = tuple(reading.batches(size))
@@ -294,7 +294,7 @@ def _by_gradient(
             raise
         return None, f"ablation, exact, though it takes long for {num_heads} heads: {error.fault}"
     why = (
-        f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {MOST_ABLATED} takes long; "
+        f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {MANY_HEADS} takes long; "
         f"exactly by estimator='ablation' (--estimator ablation)"
     )
     return values, why if auto else "as asked"
