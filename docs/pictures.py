@@ -28,27 +28,6 @@ CARDS = ROOT / "docs" / "heads.json"  # docs/heads.py measures them
 WIDTH = 100
 CODE = "def area(width, height): return width * height; area(width, height) + area(width, height)"
 SENTENCE = "The cat sat because the cat was tired, and the dog let the cat sleep."
-CIRCUIT = """\
-import manyheads as mh
-from manyheads.figures import save_circuit
-
-text = "class Box:\\n    def __init__(self, {0}, {1}):\\n        self.{0} = {0}\\n        self.{2} ="
-names = [
-    ("name", "size"),
-    ("path", "mode"),
-    ("key", "value"),
-    ("index", "data"),
-    ("type", "name"),
-    ("mode", "key"),
-    ("data", "path"),
-    ("value", "type"),
-    ("size", "index"),
-    ("x", "y"),
-]
-clean, corrupted = ([text.format(*pair, pair[side]) for pair in names] for side in (1, 0))
-answers = [(f" {second}", f" {first}") for first, second in names]
-circuit = mh.find_circuit(mh.load("tiny-code"), clean, corrupted, answers=answers, edges=True)
-save_circuit(circuit, "circuit-tiny-code.svg")"""
 FAMILIES = """\
 import manyheads as mh
 from manyheads.corpora import page_texts
@@ -113,7 +92,8 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
                 "they tell each other ([the study](howto/patch-heads.md)).",
                 "manyheads circuit --plot circuit-smollm2.svg"),
         Picture("circuit-tiny-code.svg", "Which heads answer together", "Lines are paths: by what a head hears "
-                "an earlier one ([the study](../examples/which_variable_comes_next.ipynb)).", CIRCUIT, "code"),
+                "an earlier one ([the study](../examples/which_variable_comes_next.ipynb)).",
+                "manyheads circuit --model tiny-code --plot circuit-tiny-code.svg"),
     ),
     "What it costs": (
         Picture("size-llama-2-70b.svg", "Parameters, FLOPs, KV cache", "As it is, with keys and values for every head, "
