@@ -31,6 +31,24 @@ from manyheads.roles.probes import retrieval_scores
 
 TEXTS = 60
 FEW_TEXTS = 24  # of a model with so many heads that each is left out by itself
+# Heads with a label: the recording, the head, and the row that is open
+LABELLED: tuple[tuple[str, str, int], ...] = (
+    ("smollm2-gift", "L16H0", 13),
+    ("smollm2-gift", "L11H6", 13),
+    ("smollm2-names", "L5H6", 18),
+    ("smollm2-names", "L17H5", 18),
+    ("smollm2-names", "L18H6", 18),
+    ("smollm2-gift", "L18H8", 13),
+    ("smollm2-marks", "L1H1", 8),
+    ("minilm-cats", "L2H9", 7),
+    ("minilm-animal", "L0H2", 8),
+    ("minilm-animal", "L1H8", 4),
+    ("minilm-animal", "L4H5", 8),
+    ("minilm-animal", "L5H7", 8),
+    ("tiny-code-area", "L2H1", 20),
+    ("tiny-code-area", "L3H5", 20),
+    ("tiny-code-area", "L1H1", 20),
+)
 
 
 @dataclass(frozen=True)
@@ -172,13 +190,7 @@ def of_needle() -> Card:
 def of_smollm2() -> list[Card]:
     """Twelve heads of the bundled language model."""
     return [
-        labelled("smollm2-gift", "L16H0", 13),
-        labelled("smollm2-gift", "L11H6", 13),
-        labelled("smollm2-names", "L5H6", 18),
-        labelled("smollm2-names", "L17H5", 18),
-        labelled("smollm2-names", "L18H6", 18),
-        labelled("smollm2-gift", "L18H8", 13),
-        labelled("smollm2-marks", "L1H1", 8),
+        *(labelled(*row) for row in LABELLED if TEXT_OF[row[0]][0] == "smollm2"),
         *of_names(),
         of_needle(),
     ]
@@ -284,14 +296,7 @@ def of_the_others(folder: Path) -> list[Card]:
     """Twelve heads of minilm, of tiny-code, and of two models that were trained here."""
     return [
         asked(),
-        labelled("minilm-cats", "L2H9", 7),
-        labelled("minilm-animal", "L0H2", 8),
-        labelled("minilm-animal", "L1H8", 4),
-        labelled("minilm-animal", "L4H5", 8),
-        labelled("minilm-animal", "L5H7", 8),
-        labelled("tiny-code-area", "L2H1", 20),
-        labelled("tiny-code-area", "L3H5", 20),
-        labelled("tiny-code-area", "L1H1", 20),
+        *(labelled(*row) for row in LABELLED if TEXT_OF[row[0]][0] != "smollm2"),
         *of_induction(folder),
         of_passkey(folder),
     ]
