@@ -25,6 +25,6 @@ def shorten_pages(patch: Any, count: int) -> None:
     """Every place of the library that asks what a model reads gets `count` texts of it; `patch` undoes that."""
     import_module("manyheads.roles.shipped")  # before, so that labels that are shipped stay those of the whole page
     readings = short_readings(count)
-    for place in ("corpora.own_texts", "corpora", "roles.labels", "studio.state.workspace", "studio.outside.one_file",
-                  "studio.outside.notebook"):  # fmt: skip
+    for place in ("corpora.own_texts", "corpora", "roles.labels", "roles.page_labels", "studio.state.workspace",
+                  "studio.outside.one_file", "studio.outside.notebook"):  # fmt: skip
         patch.setattr(f"manyheads.{place}.reading_of", readings)

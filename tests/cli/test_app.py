@@ -273,7 +273,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, cache, tmp
 
 def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypatch, tmp_path):
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("manyheads.roles.shipped.shipped_labels", lambda lm: None)
+    monkeypatch.setattr("manyheads.roles.page_labels.shipped_labels", lambda lm: None)
     monkeypatch.setattr("manyheads.roles.labels.measure", raising(KeyboardInterrupt()))
     assert run("look", TEXT, "--save", "t.csv").code == 130
     assert not list(tmp_path.rglob("*.*"))

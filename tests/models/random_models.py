@@ -35,7 +35,8 @@ from manyheads.models.taps import through_transformers as interface
 from manyheads.models.taps.call import AttentionCall
 from manyheads.models.taps.mask_arguments import MaskReader, read_rule
 from manyheads.models.taps.open_taps import carrying_out
-from manyheads.recording.exact_map.one_pass import Layer, window_weights
+from manyheads.recording.exact_map.layer import Layer
+from manyheads.recording.exact_map.one_pass import window_weights
 from tests.models.tiny import attend_by, require_seen
 
 # ======================================================================================================= wrong readings

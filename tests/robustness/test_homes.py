@@ -19,7 +19,7 @@ from manyheads.cli.main import main
 from manyheads.errors import FileAccessError, ModelError
 from manyheads.lab.lessons import Progress
 from manyheads.lab.lessons.progress import state_folder
-from manyheads.roles.labels import cache_folder
+from manyheads.roles.page_labels import cache_folder
 from tests.models.tiny import save_tiny, tiny_bert, tiny_tokenizer
 from tests.refusals import refuses
 

@@ -28,7 +28,7 @@ from manyheads.inputs.media import picture_of, sounds_of
 from manyheads.lab.lessons import shelf
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.recording.file import format as lazy
-from manyheads.roles.labels import remembered
+from manyheads.roles.page_labels import remembered
 from manyheads.sizing.architecture.config import read_config
 from manyheads.spec import ModelSpec
 from manyheads.studio.server.serve import Guard

@@ -26,7 +26,8 @@ from manyheads.lab.room import CellAsk
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CheckAsk
 from manyheads.roles import HeadRole, PageLabels
-from manyheads.roles.labels import Evidence, _remember, remembered
+from manyheads.roles.labels import Evidence
+from manyheads.roles.page_labels import _remember, remembered
 from manyheads.sizing import size
 from manyheads.sizing.architecture.config import read_config
 from manyheads.spec import ModelSpec

@@ -24,7 +24,7 @@ from manyheads.measurement.corpus_run import RunRequest
 from manyheads.measurement.corpus_run import chunks as inputs
 from manyheads.roles import MIN_QUERIES, RULES, SINK_RULE, HeadRole, Roles
 from manyheads.roles import find as finding
-from manyheads.roles import labels as page
+from manyheads.roles import page_labels as page
 from manyheads.roles.claims import REPORT
 from manyheads.roles.find import LEAST_WEIGHT, TextScores, _best, _cells, find_examples, pairs_of
 from manyheads.roles.labels import label

@@ -290,7 +290,7 @@ def test_roles_reach_the_snapshot_as_soon_as_they_are_known(minilm, page_labels)
 
 @pytest.mark.slow  # the atlas with roles of test_page, in a widget
 def test_a_model_in_hand_is_shown_with_its_roles_on_a_text(minilm, page_labels, monkeypatch):
-    monkeypatch.setattr("manyheads.roles.labels.label_page", lambda lm: page_labels)
+    monkeypatch.setattr("manyheads.roles.page_labels.label_page", lambda lm: page_labels)
     widget = mh.show(minilm)
     path = f"/api/recordings/{widget._desk.first}/atlas"
     (_, (answer, (body,))) = told(widget, {"id": "1", "method": "GET", "path": path})

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from manyheads.attention import Mask, Rule, check_attention, log_sum_exp
 from manyheads.errors import RecordingError, ShapeError
-from manyheads.recording.exact_map.one_pass import Layer
+from manyheads.recording.exact_map.layer import Layer
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.recording import Recording
 from manyheads.spec import CROSS, Site

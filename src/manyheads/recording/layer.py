@@ -30,7 +30,8 @@ from torch import Tensor
 from manyheads.attention import Mask, Rule, attend
 from manyheads.base import plural
 from manyheads.errors import RecordingError, ShapeError, WindowError
-from manyheads.recording.exact_map.one_pass import Layer, Reduced, cell_weights, prepare, window_weights
+from manyheads.recording.exact_map.layer import Layer
+from manyheads.recording.exact_map.one_pass import Reduced, cell_weights, prepare, window_weights
 from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
 from manyheads.spec import CROSS, Site
 from manyheads.texts import Merging, Tokens, WordMap, Words, numbered, words_of_text

@@ -12,7 +12,7 @@ from .find import roles_of as roles_of
 from .labels import Evidence as Evidence
 from .labels import HeadRole as HeadRole
 from .labels import PageLabels as PageLabels
-from .labels import label_page as label_page
+from .page_labels import label_page as label_page
 from .results import Roles as Roles
 from .results import by_family as by_family
 from .results import family_of as family_of

@@ -23,7 +23,7 @@ from manyheads.base import Json
 from manyheads.corpora import reading_of
 from manyheads.measurement.corpus_run import code_digest, config_of
 from manyheads.models import BUNDLED, LoadedModel, load
-from manyheads.roles.labels import PageLabels, label_page, labels_from, labels_to_data
+from manyheads.roles.labels import PageLabels, labels_from, labels_to_data, measured_page
 
 RULES = 2
 """Raise it where labels of the same texts become others: those that are shipped are then measured anew."""
@@ -87,7 +87,7 @@ def main(names: list[str]) -> None:
     """Measure the labels of bundled models, all or those named, and write them where the package has them."""
     for name in names or list(BUNDLED):
         lm = load(name, device="cpu")
-        labels = replace(label_page(lm, remember=False), because="")
+        labels = replace(measured_page(lm), because="")
         document = {
             "basis": basis_of(lm),
             "config": config_of(lm.model),

@@ -11,24 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from manyheads.attention import Mask, attend
+from manyheads.recording.exact_map.layer import Layer
 from manyheads.recording.exact_map.requests import Linear, Match, MatchReceived, Request, RowsReceived, WordRows
 from manyheads.texts import Tokens
-
-if TYPE_CHECKING:
-    from manyheads.recording.exact_map.one_pass import Layer
 
 LENGTHS = (199, 71)  # tokens: tiles of which all is seen, tiles on the diagonal, rows and keys that are none
 CLOSE = 1e-3  # of an answer, and of 1: where both are right, kernels and tiles are some 1e-5 apart
 RARE = 0.01  # of the rows: where another key is the strongest, which rounding may choose
 TRIED: dict[Hashable, str | None] = {}  # by kind of layer and of requests: what was wrong
 
-Run = Callable[[Tokens, Sequence[Request], "Layer", str], Mapping[Request, Tensor]]
+Run = Callable[[Tokens, Sequence[Request], Layer, str], Mapping[Request, Tensor]]
 
 
 def fault_of_kernels(layer: Layer, requests: Sequence[Request], run: Run) -> str | None:
