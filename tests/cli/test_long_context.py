@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import manyheads as mh
+from manyheads.cli.long_context import FEW_TEXTS, long_texts, whole_lines
+from manyheads.corpora.own_texts import READINGS
 from manyheads.long_context import HeadSplit
+from manyheads.long_context.split_layer import SplitLayer
 from tests.cli.conftest import assert_refused
 from tests.models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
 
@@ -66,6 +69,36 @@ def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, lla
     assert f"{want.evidence['loss']['change']:+.4f}" in rows["loss"] and ran.lines[-1] == "wrote a.svg"
     assert rows["texts"] == "6 texts of 3 files: 3 chose, 3 report"
     assert sum(line.strip().startswith(f"{share}%") for line in ran.lines for share in range(10, 101, 10)) == 10
+
+
+def test_bundled_texts_of_a_model_with_many_heads_are_enough_for_an_interval(smollm2, monkeypatch):
+    """Every other text chooses, and an interval needs five that report; each must be longer than 128 + 256 tokens."""
+    monkeypatch.setattr("manyheads.corpora.reading_of", lambda lm: READINGS["language"])  # tests have a short one
+    count, times = FEW_TEXTS
+    lengths = [len(smollm2.tokenizer(text)["input_ids"]) for text in long_texts(smollm2, count, int(times * 384))]
+    assert len(lengths[1::2]) >= 5 and min(lengths) >= 1.5 * 384 and max(lengths) < 2 * 384
+    assert len(set(long_texts(smollm2, count, 576))) == count
+
+
+@pytest.mark.parametrize(
+    ("scores", "keep", "whole", "by_place", "without"),
+    [
+        ((0.5, 0.0, 0.2, 0.0, 0.0, 0.0), 0.5, "L0H0-1, L1H0-1", "L0H2-3", " (--keep 0.333 is without them)"),
+        ((0.0,) * 6, 0.3, "none by its score", "L0H0-1, L0H2-3", ""),
+        ((0.5, 0.0, 0.2, 0.0, 0.1, 0.0), 0.5, "L0H0-1, L1H0-1, L2H0-1", None, ""),
+    ],
+)
+def test_heads_that_are_kept_by_their_place_alone_stand_apart(scores, keep, whole, by_place, without):
+    layers = tuple(SplitLayer(4, 2, 8, 8, (False,) * 2, scores[2 * layer :][:2]) for layer in range(3))
+    split = HeadSplit("a model", "", "", layers, 2, 5, "needle", "share", "maximum").with_keep(keep)
+    lines = dict(whole_lines(split))
+    assert lines["whole"] == whole and ("by place" in lines) == (by_place is not None)
+    if by_place is not None:
+        words = f"{by_place}: these score 0, as do others that stream; earlier ones are taken to fill the share, which"
+        assert lines["by place"].startswith(words) and lines["by place"].endswith(without)
+    if without:  # what it says to do does that
+        told = split.with_keep(float(without.split()[1])).to_pandas()
+        assert ", ".join(told[told.keeps_everything].query_heads) == whole
 
 
 def test_bad_input_is_one_line(run, files, llama_folder):

@@ -35,11 +35,12 @@ from manyheads.errors import FileAccessError, HeadError, StatisticError, TextErr
 
 if TYPE_CHECKING:
     from manyheads.long_context import HeadSplit
+    from manyheads.models import LoadedModel
 
 
 TEXTS_HELP = (
     "Files, each a text (.jsonl: a text a line); - is stdin. Only texts longer than sink + recent tokens count. "
-    "Default: bundled texts, joined to twice as many."
+    "Default: bundled texts, joined until they are."
 )
 DECODER_HELP = (
     "smollm2 or tiny-code, a folder, a GGUF file, or a name on the Hugging Face hub: a model that predicts the next "
@@ -49,11 +50,12 @@ NAMED_HELP = "MODEL as other commands take it: then all arguments are TEXTS."
 BY_HELP = (
     "What ranks the heads: effect (the loss if they stream), needle_effect (that of a hidden pass key alone), or, in "
     "one pass, distant_mass (weight on what is far) or needle (weight on a hidden pass key). Default: effect; of a "
-    "model with more than 32 key/value heads needle, on fewer of the bundled texts."
+    "model with more than 32 key/value heads needle, on fewer and shorter of the bundled texts."
 )
 CRITERIA = ("effect", "needle_effect", "distant_mass", "needle")
 FEW_HEADS = 32  # up to so many, a pass for every one takes minutes at most
-OWN_TEXTS, FEW_TEXTS = 32, 4
+OWN_TEXTS = 32, 2  # how many, and how long: so many times what a streaming head sees
+FEW_TEXTS = 10, 1.5  # 5 of them report: an interval needs so many. Rows that lose keys cost, and are few in a short one
 LABEL_WIDTH = 12
 
 
@@ -128,16 +130,10 @@ def split(
     lm = load_model(talk, ModelChoice(model or DEFAULT_MODEL, device, dtype))
     num_kv_heads = sum(site.num_kv_heads for site in lm.spec.sites)
     few_heads = num_kv_heads <= FEW_HEADS
-    if chosen_texts is None:  # bundled texts, joined until each has about twice as many tokens as a streaming head sees
-        reading = corpora.reading_of(lm)
-        most = OWN_TEXTS if by is not None or few_heads else FEW_TEXTS
-        joined = [""]
-        for text in reading.texts():
-            if len(lm.required_tokenizer(joined[-1], verbose=False)["input_ids"]) >= 2 * (sink + recent):
-                joined.append("")
-            joined[-1] += f"{text}\n\n"
-        joined = joined[:-1][:most]  # the last may be short
-        origin = f"{len(joined)} long texts, joined of {reading.texts_are}; of your own: name files"
+    if chosen_texts is None:
+        count, times = OWN_TEXTS if by is not None or few_heads else FEW_TEXTS
+        joined = long_texts(lm, count, int(times * (sink + recent)))
+        origin = f"{len(joined)} long texts, joined of {corpora.reading_of(lm).texts_are}; of your own: name files"
         chosen_texts = Source(joined, origin, own=True)
     if by is None and not few_heads:
         talk.note(f"ranked by needle: of {num_kv_heads} key/value heads each would take a pass; --by effect does that")
@@ -151,6 +147,16 @@ def split(
     hand_out(result, save, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))
 
 
+def long_texts(lm: LoadedModel, count: int, num_tokens: int) -> list[str]:
+    """Up to `count` bundled texts of the model's kind, joined until each has so many tokens."""
+    joined = [""]
+    for text in corpora.reading_of(lm).texts():
+        if len(lm.required_tokenizer(joined[-1], verbose=False)["input_ids"]) >= num_tokens:
+            joined.append("")
+        joined[-1] += f"{text}\n\n"
+    return joined[:-1][:count]  # the last may be short
+
+
 def split_lines(result: HeadSplit, texts: Source) -> list[Text]:
     """The verdict, the heads that keep everything, then the numbers, each with its label."""
     evidence = result.evidence
@@ -160,8 +166,7 @@ def split_lines(result: HeadSplit, texts: Source) -> list[Text]:
         Text(),
     ]
     table = result.to_pandas()
-    whole_heads = ", ".join(table[table.keeps_everything].query_heads)
-    rows = [("split", str(result)), ("whole", whole_heads)]
+    rows = [("split", str(result)), *whole_lines(result)]
     highest = table.sort_values("score", ascending=False, kind="stable").head(6)
     scores = zip(highest.query_heads, aligned(highest.score.tolist()), strict=True)
     named = ", ".join(f"{heads} {score}" for heads, score in scores)
@@ -197,6 +202,24 @@ def split_lines(result: HeadSplit, texts: Source) -> list[Text]:
         beside = f"   at random {sum(random) / len(random):+.4f}" if random else ""
         lines.append(Text(f"  {point['keep']:>4.0%}   {point['loss']['change']:+.4f}{beside}"))
     return lines
+
+
+def whole_lines(result: HeadSplit) -> list[tuple[str, str]]:
+    """The heads that keep everything: by their score, and apart from these by place, of equal scores, alone."""
+    table = result.to_pandas()
+    table = table.loc[table.layer.isin([number for number, _ in result.dividable])]
+    whole, streams = table[table.keeps_everything], table[~table.keeps_everything]
+    tied = whole.score == whole.score.min()
+    if not (streams.score == whole.score.min()).any():
+        return [("whole", ", ".join(whole.query_heads))]
+    lines = [("whole", ", ".join(whole.query_heads[~tied]) or "none by its score")]
+    words = (
+        f"{', '.join(whole.query_heads[tied])}: these score {whole.score.min():.3g}, as do others that stream; earlier "
+        f"ones are taken to fill the share, which does not mean that they need the whole context"
+    )
+    if count := int((~tied).sum()):
+        words += f" (--keep {count / len(table):.3g} is without them)"
+    return [*lines, ("by place", words)]
 
 
 FACT_WIDTH = 17

@@ -288,7 +288,7 @@ def split_heads(
     if left_out_heads := sum(not split.layers[place].kept[g] for place, g in tied):
         notes["ties"] = (
             f"{len(tied)} key/value heads score {min(kept_scores):.3g}, where the share ends: {left_out_heads} of them "
-            f"stream, those of later layers, by their place alone"
+            f"stream, those of later layers; which of the {len(tied)} keep everything is by place alone"
         )
     if narrow := sorted({place for place, _ in enumerate(layers)} - {place for place, _ in split.dividable}):
         named = ", ".join(f"L{place}" for place in narrow if layers[place].kept)
