@@ -31,16 +31,37 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert ran.lines[0] == "minilm without L3H7, L4H0-1: 3 heads removed"
     assert "parameters  22,713,216 -> 22,565,472 (-0.7%)" in ran.out
     assert "saved       smaller, compact: in a fresh process on cpu, off by 1.5e-07" in ran.out
+    lm = mh.load("smaller")
+    sizes = [
+        sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+        for folder in (tmp_path / "smaller", tmp_path / "smaller" / "zeroed")
+    ]
+    assert sizes[0] < sizes[1]
+    small, whole = (f"{size / 1e6:.2f} MB" for size in sizes)
+    assert f"on disk     {small} the compact form, {whole} the zeroed one; --only compact or --only" in ran.out
     assert "mh.load('smaller')" in ran.out and "transformers.BertModel.from_pretrained('smaller/zeroed')" in ran.out
     assert "because     transformers has no config for what is left" in ran.out
     assert "a hunch." in (tmp_path / "smaller" / "README.md").read_text()
-    lm = mh.load("smaller")
     assert [site.num_heads for site in lm.spec.sites] == [12, 12, 12, 11, 10, 12]
     with pytest.raises(mh.errors.ModelError, match=r"compact form.*mh\.size\(mh\.load\('smaller'\)\.spec\)"):
         mh.size("smaller")  # its config.json is the whole model's
     assert mh.size(lm.spec).num_parameters == sum(weight.numel() for weight in lm.model.parameters())
     again = run("prune", "L9H0", "--out", "smaller")  # refused for its heads, after the folder was looked at
     assert again.code == 2 and "smaller holds an earlier save, which this one replaces" in again.err
+
+
+@pytest.mark.parametrize("only", ["compact", "zeroed"])
+def test_one_form_alone_is_written_where_it_is_named(only, run, tmp_path):
+    ran = run("prune", "L2H1", "--out", "smaller", "--only", only)
+    assert ran.code == 0 and f"saved       smaller, {only}: " in ran.out, ran.err
+    assert not (tmp_path / "smaller" / "zeroed").exists() and "--only" not in ran.out
+    how = "mh.load('smaller'): " if only == "compact" else "transformers.BertModel.from_pretrained('smaller'): the orig"
+    assert f"load it     {how}" in ran.out and "  or " not in ran.out
+    heads = [site.num_heads for site in mh.load("smaller").spec.sites]
+    assert heads == [12, 12, 11 if only == "compact" else 12, 12, 12, 12]
+    assert f"## Form: {only}" in (tmp_path / "smaller" / "README.md").read_text()
+    again = run("prune", "L2H2", "--out", "smaller", "--only", only)  # an earlier save of ours, which may be replaced
+    assert again.code == 0 and "an earlier save" in again.err
 
 
 def test_json_is_one_document_with_everything(run):
@@ -68,6 +89,7 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "3", "--estimator", "both", "--out", "smaller"), ("--estimator both is unknown", "or gradient")),
     (("--lowest", "3", "--way", "rows", "--out", "smaller"), ("way='rows' is unknown", "each layer")),
     (("--lowest", "3", "--way", "anywhere", "--out", "smaller"), ("way='anywhere' is none", "no heads share")),
+    (("L5H1", "--only", "stock", "--out", "smaller"), ("--only stock is no form: use compact or zeroed",)),
     (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
@@ -97,6 +119,21 @@ def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, 
     assert (
         f"On 2 others, all of them gone change cosine by {lost.change:+.4g}" in card and "as many random heads" in card
     )
+
+
+def test_the_card_speaks_of_groups_where_whole_groups_go(run, tmp_path):
+    folder = str(save_tiny(tiny_llama(), tmp_path / "llama", tiny_tokenizer()))
+    (tmp_path / "texts.txt").write_text("the cat sat on the table\na dog ran home\nthe king read\n", encoding="utf-8")
+    line = ["prune", "--file", "texts.txt", "--lines", "--model", folder, "--out", "smaller"]
+    spec, card = mh.load(folder).spec, tmp_path / "smaller" / "README.md"
+    size, groups = spec.sites[0].num_heads // spec.sites[0].num_kv_heads, sum(site.num_kv_heads for site in spec.sites)
+    ran = run(*line, "--lowest", str(2 * size), "--way", "anywhere")
+    assert ran.code == 0, ran.err
+    words = f"The 2 least important of {groups} groups that share a key/value head, {2 * size} heads of "
+    assert words + f"{len(spec.heads)}, by zero ablation, the least groups of all layers" in card.read_text()
+    ran = run(*line, "--lowest", str(groups), "--way", "each-group")
+    assert ran.code == 0, ran.err
+    assert f"The {groups} least important of {len(spec.heads)} heads by zero ablation, as many" in card.read_text()
 
 
 def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):

@@ -402,6 +402,21 @@ def test_a_pruned_model_is_saved_and_loaded_with_its_tokenizer_and_its_card(smal
         assert said in card, said
 
 
+@pytest.mark.parametrize("only", ["compact", "zeroed"])
+def test_one_form_alone_holds_the_same_model_and_others_are_refused(only, small, tmp_path, trusting):
+    saved = small.save(tmp_path / "out", only=only)
+    assert (saved.form, saved.zeroed) == (only, None if only == "compact" else tmp_path / "out")
+    assert "zeroed" not in os.listdir(tmp_path / "out")
+    inputs = random_inputs(small.model)
+    back = mh.load(saved.folder) if only == "compact" else transformers.AutoModelForCausalLM.from_pretrained(saved.folder)
+    model = back.model if only == "compact" else back.eval()
+    assert difference(outputs_of(model, inputs), outputs_of(small.model, inputs)) <= SAME
+    assert small.save(tmp_path / "out").form == "compact"  # replaces it
+    refuses(ModelError, "only='both' is no form; None writes both: use one of compact, zeroed", small.save,
+            tmp_path / "other", only="both")  # fmt: skip
+    assert os.listdir(tmp_path) == ["out"]
+
+
 def test_without_evidence_the_card_says_so_and_a_stock_folder_is_plain(fresh, tmp_path, trusting):
     lm = mh.load(STOCK["llama"].make(fresh), tokenizer=False)
     small = prune_heads(lm, STOCK["llama"].remove)

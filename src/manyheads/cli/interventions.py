@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 from rich.text import Text
 
-from manyheads import edits, figures, interventions
+from manyheads import edits, figures, interventions, units
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from manyheads.interventions import Effect, Importance, Lowest, Saved
     from manyheads.interventions.convert import Converted
     from manyheads.interventions.effects import Estimator, Way
-    from manyheads.interventions.save import PrunedModel
+    from manyheads.interventions.save import Only, PrunedModel
     from manyheads.models import LoadedModel
 
 
@@ -291,6 +291,7 @@ def strip(result: Effect, console: Console) -> list[Text]:
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6  # heads at either end
 ESTIMATORS = ("auto", "ablation", "gradient", "both")
+FORMS = ("compact", "zeroed")  # as `interventions.save.ONLY`, which imports torch
 ESTIMATOR_HELP = (
     "ablation (exact: a pass for each head), gradient (an estimate, one pass forwards and back), or both. auto: "
     "ablation of up to 100 heads, the gradient of more."
@@ -432,6 +433,10 @@ WAYS_HELP = (
     "or each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N."
 )
 RANKS_HELP = "For --lowest: ablation (exact) or gradient. auto: ablation of up to 100 heads, the gradient of more."
+ONLY_HELP = (
+    "Where no config can describe what is left, and a folder holds two forms: write compact (small, for mh.load) or "
+    "zeroed (original shapes, for any software) alone."
+)
 EVIDENCE_HELP = "Why these heads: a text for the model card."
 
 
@@ -452,6 +457,7 @@ def prune(
     empty_layers: Annotated[
         bool, typer.Option("--empty-layers", help="Allow a layer to lose all of its heads.")
     ] = False,
+    only: Annotated[str | None, typer.Option("--only", metavar="FORM", help=ONLY_HELP)] = None,
     evidence: Annotated[str | None, typer.Option("--evidence", metavar="TEXT", help=EVIDENCE_HELP)] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -478,6 +484,8 @@ def prune(
         raise PlanError("--way and --estimator say how --lowest chooses heads, and HEADS names them: leave them out.")
     if estimator not in ESTIMATORS[:3]:
         raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation or gradient.")
+    if only not in (None, *FORMS):
+        raise PlanError(f"--only {only} is no form: use {' or '.join(FORMS)}, or leave it out for both.")
     if heads is not None:
         require_forwards(heads)
     check_folder(talk, out)
@@ -510,7 +518,7 @@ def prune(
         span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
         control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
         scores = (
-            f"The {lowest} least important of {len(lm.spec.heads)} heads by "
+            f"{lowest_words(chosen, len(lm.spec.heads))} by "
             f"{'zero ablation' if chosen.estimator == 'ablation' else 'gradient'}"
             f"{f', {chosen.because};' if chosen.ways else ','} {chosen.metric} on {chosen.num_texts} of "
             f"{texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
@@ -520,7 +528,7 @@ def prune(
     with talk.step(f"removing {heads} and checking what is left"):
         pruned = interventions.prune_heads(lm, heads, empty_layers=empty_layers)
     with talk.step(f"saving to {out}, and loading it in a fresh process"):
-        saved = pruned.save(out, evidence=evidence)
+        saved = pruned.save(out, evidence=evidence, only=cast("Only | None", only))
     if as_json:
         lowest_groups = {} if chosen is None else {"lowest": chosen.to_dict()}
         emit_document({**pruned.to_dict(), "saved": saved.to_dict(), **lowest_groups})
@@ -540,15 +548,40 @@ def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
     ]
     if costs.cache_bytes[0]:
         lines.append(("cache", f"{costs.cache_bytes[0]:,} -> {costs.cache_bytes[1]:,} bytes a token"))
-    by_class = f"transformers.{saved.loads_as}.from_pretrained({str(saved.zeroed or saved.folder)!r})"
+    stock = f"transformers.{saved.loads_as}.from_pretrained({str(saved.zeroed or saved.folder)!r})"
+    compact = f"mh.load({str(saved.folder)!r})"
+    zeros = "the original shapes, zeros where heads were, for software without manyheads: no smaller than before"
+    ways = {"compact": f"{compact}: the heads cut out", "zeroed": f"{stock}: {zeros}"}
     lines += [
         ("checked", f"equals the model with these heads at zero, within {pruned.error:.1e} of the largest output"),
         ("saved", f"{saved.folder}, {saved.form}: in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"),
-        ("load it", by_class if saved.zeroed is None else f"mh.load({str(saved.folder)!r})"),
+        ("load it", ways.get(saved.form, stock)),
     ]
-    if saved.zeroed is not None:
-        lines.append(("or", f"{by_class}: the original shapes, with zeros"))
+    small = units.gb(bytes_in(saved.folder))
+    if saved.form == "compact" and saved.zeroed is not None:
+        sizes = f"{small} the compact form, {units.gb(bytes_in(saved.zeroed))} the zeroed one"
+        lines += [("or", ways["zeroed"]), ("on disk", f"{sizes}; --only compact or --only zeroed writes one")]
+    else:
+        lines.append(("on disk", small))
     return [*lines, ("because", saved.because)]
+
+
+def bytes_in(folder: Path) -> int:
+    """The size of the files of a folder, without those of folders in it."""
+    return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+
+
+def lowest_words(lowest: Lowest, num_heads: int) -> str:
+    """What was chosen, of how many: heads, or the groups in which they went."""
+    gone = set(lowest.heads)
+    whole = [group for group in lowest.groups if gone.issuperset(group)]
+    count = f"{len(gone)} head{'s' * (len(gone) != 1)}"
+    if lowest.groups and sum(map(len, whole)) == len(gone):
+        return (
+            f"The {len(whole)} least important of {len(lowest.groups)} groups that share a key/value head, {count} of "
+            f"{num_heads},"
+        )
+    return f"The {len(gone)} least important of {num_heads} heads"
 
 
 def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:

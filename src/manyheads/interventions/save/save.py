@@ -2,8 +2,9 @@
 
     stock      AutoModel.from_pretrained loads it, without manyheads: all layers were left with the same numbers of
                heads, and some family's config can count them
-    compact    otherwise: the small tensors in `folder`, which `mh.load` reads exactly, and in `folder/zeroed` the
-               original shapes with zeros where heads were, which loads anywhere and saves nothing
+    compact    otherwise: the small tensors in `folder`, which `mh.load` reads exactly
+    zeroed     with it, in `folder/zeroed`: the original shapes with zeros where heads were, which loads anywhere and
+               saves nothing; by itself in `folder` where only that is wanted
 
 The form is found by trying: a folder is written beside its place, loaded in a fresh process, compared on random tokens
 (to 1e-5 of the largest output, and the same 12 tokens where the model generates), and only then moved into place. Until
@@ -21,10 +22,11 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 
-from manyheads.base import Json, brief, plain
+from manyheads.base import Json, brief, one_of, plain
 from manyheads.errors import ModelError
 from manyheads.heads import Head, parse_heads
 from manyheads.interventions.save.fresh_process import Trial, fault_in, try_all, where_to_try
@@ -35,7 +37,9 @@ from manyheads.models import LoadedModel, kept_in, quietly
 from manyheads.models.weights import COMPACT, STOCK, uncut, write_compact, write_mark
 from manyheads.spec import CROSS, ModelSpec, Site
 
-ZEROED = "zeroed"  # the subfolder of the same-shape form
+ZEROED = "zeroed"  # the form of the same shape, and the subfolder in which it is
+Only = Literal["compact", "zeroed"]
+ONLY: tuple[Only, ...] = get_args(Only)
 NO_EVIDENCE = "none was given"
 
 
@@ -77,19 +81,21 @@ class PrunedModel(LoadedModel):
             uncut(self.model).to(self.device), self.tokenizer, self.name, because, self.processor, self.stored
         )
 
-    def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
+    def save(self, folder: str | os.PathLike[str], *, evidence: str | None = None, only: Only | None = None) -> Saved:
         """A checkpoint that loads, tried in a fresh process first. `evidence`: why these heads, for the model card.
+
+        `only`: which form to write where it takes two, "compact" or "zeroed"; None: both.
 
         See `manyheads.interventions.save.save.save`.
         """
-        return save(self, folder, evidence=evidence)
+        return save(self, folder, evidence=evidence, only=only)
 
 
 @dataclass(frozen=True)
 class Saved:
     """A written checkpoint: its form, its folder, why this form, and the largest error that the fresh process measured.
 
-    `zeroed` is the folder of the same-shape form, None for a stock checkpoint. `loads_as` is the class. `tried_on` is
+    `zeroed` is the folder of the same-shape form, None where none was written. `loads_as` is the class. `tried_on` is
     the device on which it was measured.
     """
 
@@ -120,10 +126,13 @@ class Draft:
     trials: tuple[Trial, ...]
 
 
-def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | None = None) -> Saved:
+def save(
+    lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | None = None, only: Only | None = None
+) -> Saved:
     """Write `lm` to `folder`, in the best form that passes its trials; the module's docstring lists the forms.
 
-    `evidence` goes into the model card. An earlier save by manyheads is replaced, whole, in one step.
+    `evidence` goes into the model card. `only` is one of `ONLY`, to write that form alone where no config can describe
+    the model, else None. An earlier save by manyheads is replaced, whole, in one step.
     Raises ModelError where no form reproduces the model; FileAccessError for what the operating system refuses, or
     where the folder holds anything else, or is the one that the model came from. In either case nothing is written.
     """
@@ -141,29 +150,34 @@ def save(lm: PrunedModel, folder: str | os.PathLike[str], *, evidence: str | Non
         )
     if evidence is not None and not isinstance(evidence, str):
         raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
+    if only is not None:
+        one_of("only", only, ONLY, ModelError, "is no form; None writes both")
     faults: list[str] = []
     lm, tried_on = where_to_try(lm)
     # Drafts are written one by one into the same folder, and tried there: what is kept is exactly what was tried.
     with replacing_folder(target, ZEROED, lm.model) as place, quietly():
-        for draft in drafts(lm, place, evidence, faults):
+        for draft in drafts(lm, place, evidence, faults, only):
             results = try_all(draft.trials)
             wrong = list(filter(None, map(fault_in, results)))
             if not wrong:
                 break
             # The last form there is: what it gets wrong is a fault of ours, and nothing is left to fall back to.
-            if draft.form == COMPACT:
+            if draft.form != STOCK:
                 raise ModelError(f"{lm.name} was not saved: {'; '.join(wrong)}. Please report that.")
             faults.append(f"saved as {draft.loads_as}, {wrong[0]}")
             for entry in place.iterdir():  # nothing of a draft that failed may be in the next one
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         else:
-            raise AssertionError("the compact form is always there")
+            raise AssertionError("the last form is always there")
     error = max(result["error"] for result in results)
-    zeroed = target / ZEROED if draft.form == COMPACT else None
+    places = {STOCK: None, ZEROED: target, COMPACT: None if only == COMPACT else target / ZEROED}
+    zeroed = places[draft.form]
     return Saved(draft.form, target, zeroed, draft.loads_as, draft.because, error, tried_on)
 
 
-def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]) -> Iterator[Draft]:
+def drafts(
+    lm: PrunedModel, place: Path, evidence: str | None, faults: list[str], only: Only | None = None
+) -> Iterator[Draft]:
     """Checkpoints in `place`, the best first, one at a time.
 
     `faults` collects the reasons why earlier forms are not used, those of the caller's trials too: the last form, which
@@ -178,7 +192,7 @@ def drafts(lm: PrunedModel, place: Path, evidence: str | None, faults: list[str]
             else:
                 yield draft_stock(lm, proposal, place, evidence)
     # Joined only here: trials of earlier drafts have added their faults by now.
-    yield draft_compact(lm, place, evidence, "; ".join(faults))
+    yield draft_compact(lm, place, evidence, "; ".join(faults), only)
 
 
 def draft_stock(lm: PrunedModel, proposal: Proposal, place: Path, evidence: str | None) -> Draft:
@@ -193,29 +207,40 @@ def draft_stock(lm: PrunedModel, proposal: Proposal, place: Path, evidence: str 
     return Draft(STOCK, because, name, (Trial(place, model.to(lm.device)),))
 
 
-def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str) -> Draft:
-    """Write the compact form into `place`, and the zeroed one into a folder in it."""
-    name = type(lm.model).__name__
+def draft_compact(lm: PrunedModel, place: Path, evidence: str | None, why: str, only: Only | None = None) -> Draft:
+    """Write the compact form into `place`, and the zeroed one into a folder in it; or `only` one of them."""
+    name, form = type(lm.model).__name__, only or COMPACT
     because = f"transformers has no config for what is left ({why})"
-    write_compact(lm.model, place, as_dict(lm, evidence))
-    loaded_by = (
-        'import manyheads as mh\n\nlm = mh.load("FOLDER")  # the small tensors, exactly\n\n'
-        f"from transformers import {name}\n\n"
-        f'model = {name}.from_pretrained("FOLDER/{ZEROED}")  # the original shapes, zeros in place of removed heads'
-    )
-    _write_card_and_readers(lm, place, COMPACT, because, evidence, loaded_by)
-    # Checked in this process too: the other process compares with this very model, and would not see a wrong one.
-    zeroed = uncut(lm.model).to(lm.device)
-    inputs = random_inputs(lm.model)
-    gap = difference(outputs_of(zeroed, inputs, in_full=True), outputs_of(lm.model, inputs, in_full=True))
-    if not gap <= SAME:
-        raise ModelError(
-            f"{lm.name} was not saved: with zeros in place of the removed heads it differs by {gap:.1e} of the largest "
-            f"output. Please report that."
+    zeroed_place = place if only == ZEROED else place / ZEROED
+    loaded_by: list[str] = []
+    trials: list[Trial] = []
+    if only != ZEROED:
+        write_compact(lm.model, place, as_dict(lm, evidence))
+        loaded_by.append('import manyheads as mh\n\nlm = mh.load("FOLDER")  # the small tensors, exactly')
+        trials.append(Trial(place, lm.model, "manyheads"))
+    if only != COMPACT:
+        # Checked in this process too: the other process compares with this very model, and would not see a wrong one.
+        zeroed = uncut(lm.model).to(lm.device)
+        inputs = random_inputs(lm.model)
+        gap = difference(outputs_of(zeroed, inputs, in_full=True), outputs_of(lm.model, inputs, in_full=True))
+        if not gap <= SAME:
+            raise ModelError(
+                f"{lm.name} was not saved: with zeros in place of the removed heads it differs by {gap:.1e} of the "
+                f"largest output. Please report that."
+            )
+        zeroed.save_pretrained(zeroed_place)
+        folder = "FOLDER" if only else f"FOLDER/{ZEROED}"
+        loaded_by.append(
+            f'from transformers import {name}\n\nmodel = {name}.from_pretrained("{folder}")  # the original shapes, '
+            f"zeros in place of removed heads"
         )
-    zeroed.save_pretrained(place / ZEROED)
-    write_readers(lm, place / ZEROED)
-    return Draft(COMPACT, because, name, (Trial(place / ZEROED, zeroed), Trial(place, lm.model, "manyheads")))
+        trials.insert(0, Trial(zeroed_place, zeroed))
+    _write_card_and_readers(lm, place, form, because, evidence, "\n\n".join(loaded_by))
+    if only == ZEROED:  # the last of the files, as in `draft_stock`
+        write_mark(place, {"form": ZEROED, **as_dict(lm, evidence)})
+    elif only is None:
+        write_readers(lm, zeroed_place)
+    return Draft(form, because, name, tuple(trials))
 
 
 def _write_card_and_readers(
