@@ -408,7 +408,9 @@ def test_one_form_alone_holds_the_same_model_and_others_are_refused(only, small,
     assert (saved.form, saved.zeroed) == (only, None if only == "compact" else tmp_path / "out")
     assert "zeroed" not in os.listdir(tmp_path / "out")
     inputs = random_inputs(small.model)
-    back = mh.load(saved.folder) if only == "compact" else transformers.AutoModelForCausalLM.from_pretrained(saved.folder)
+    back = (
+        mh.load(saved.folder) if only == "compact" else transformers.AutoModelForCausalLM.from_pretrained(saved.folder)
+    )
     model = back.model if only == "compact" else back.eval()
     assert difference(outputs_of(model, inputs), outputs_of(small.model, inputs)) <= SAME
     assert small.save(tmp_path / "out").form == "compact"  # replaces it

@@ -444,6 +444,25 @@ def test_a_decoder_rigged_to_park_on_its_first_token_has_that_sink_whatever_the_
     torch.testing.assert_close(table.column("sink_mass"), table.column("first_mass"))
 
 
+def test_texts_too_short_to_find_the_sink_say_so_and_the_table_says_why_it_is_nan(fresh):
+    """Of 4 tokens the first gets (1 + 1/2 + 1/3 + 1/4) / 4 = 52 % by an even spread, and never three times that."""
+    lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
+    texts = [" ".join(text.split()[:4]) for text in words_of(fresh)]
+    lengths = [len(lm.tokenizer(text)["input_ids"]) for text in texts]
+    even = sum(1 / row for length in lengths for row in range(1, length + 1)) / sum(lengths)
+    table = mh.measure(lm, texts, statistics=["sink_mass", "first_mass"])
+    share = table.column("first_mass").mean()
+    assert table.sinks.names == () and 1.5 < share / even < 3 and np.isnan(table.column("sink_mass")).all()
+    words = (
+        f"; the first token draws {share:.0%} of all attention, {share / even:.1f} times its even share, and whether "
+    )
+    assert f"{words}it is a sink only longer texts can tell (8 texts)" in table.sinks.because
+    assert table.without_cases == {"sink_mass": table.sinks.because}
+    assert str(table) == f"{table!r}\nNaN: sink_mass: {table.sinks.because}" and "NaN" not in repr(table)
+    longer = mh.measure(lm, words_of(fresh), statistics=["sink_mass", "next_mass"])
+    assert longer.without_cases == {"next_mass": "no row was counted"}
+
+
 @pytest.mark.parametrize("make", [tiny_bert, tiny_gpt2, tiny_llama])
 def test_a_random_model_has_no_sink_and_says_so(make, fresh):
     """At the usual initialisation. (A causal model's first token draws much, but an even share.)"""

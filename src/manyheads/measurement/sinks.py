@@ -2,7 +2,8 @@
 
 Not assumed: a BERT may park on [CLS], on [SEP] or on full stops, a decoder on its first token whatever that is. On a
 few texts, whole, the attention that every token receives is added up over all heads, by token and by being first. What
-receives more than `SINK_MASS` of all attention, and more than `SINK_EXCESS` times its even share, is a sink.
+receives more than `SINK_MASS` of all attention, and more than `SINK_EXCESS` times its even share, is a sink. In a
+causal text of few tokens the even share of the first one is so large that nothing can exceed it so often: that is said.
 """
 
 # device: words, tokens and a pass's answers are the host's
@@ -31,6 +32,8 @@ PROBE_TEXTS = 24
 PROBE_TOKENS = 16_384  # of all probed texts together: of long ones fewer are read, at least one
 SINK_MASS = 0.05  # of all attention, mean over heads: below it, no head's figures depend on the token
 SINK_EXCESS = 3.0  # times the even share
+SUSPECT = 1.5  # times the even share: where texts are too short for `SINK_EXCESS`, this much is said
+TOO_MUCH = 0.5  # of all attention: a token that must receive more to be a sink is one of texts that are too short
 
 
 def probed(pieces: Sequence[Piece]) -> Sequence[int]:
@@ -162,6 +165,8 @@ def judge(tokens: Tokens, received: Float[Tensor, "b k"], even: Float[Tensor, "b
     sinks.sort(key=lambda sink: -sink.mass)
     limits = f"over {SINK_MASS:.0%} of all attention and {SINK_EXCESS:g} times its even share"
     story = "; ".join(map(str, sinks)) or f"no token draws {limits}"
+    if not sinks and first.mass > SUSPECT * first.even and SINK_EXCESS * first.even > TOO_MUCH:
+        story += f"; {first}, and whether it is a sink only longer texts can tell"
     return Sinks(
         first=any(sink.token is None for sink in sinks),
         ids=tuple(sink.token for sink in sinks if sink.token is not None),

@@ -171,6 +171,23 @@ class HeadTable(PerHeadResult):
         """Plain data for JSON: `statistic_rows`, and the notes."""
         return {"statistics": self.statistic_rows(), "notes": self.notes}
 
+    @property
+    def without_cases(self) -> dict[str, str]:
+        """Of each statistic that is NaN for every head, why it is."""
+        return {
+            statistic.name: self.sinks.because
+            if "sinks" in statistic.asks and not self.sinks.names
+            else "no row was counted"
+            for statistic, column in zip(self.statistics, self._of_half(None).T, strict=True)
+            if bool(np.isnan(column).all())
+        }
+
+    def __str__(self) -> str:
+        reasons: dict[str, list[str]] = {}
+        for name, reason in self.without_cases.items():
+            reasons.setdefault(reason, []).append(name)
+        return "\n".join([repr(self), *(f"NaN: {', '.join(names)}: {reason}" for reason, names in reasons.items())])
+
     def __repr__(self) -> str:
         size = f"{len(self.heads)} heads x {len(self.names)} statistics"
         return brief(f"HeadTable({size} over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)")
