@@ -14,7 +14,9 @@ from .head_output import LayerOutput as LayerOutput
 from .head_output import OutputRow as OutputRow
 from .head_output import Voice as Voice
 from .head_output import head_output as head_output
+from .head_output import head_sentence as head_sentence
 from .head_output import layer_output as layer_output
+from .head_output import layer_sentence as layer_sentence
 from .head_output import pass_sentence as pass_sentence
 from .pairs import metric_of as metric_of
 from .pairs import predicts as predicts

@@ -59,8 +59,7 @@ SENTENCES = {
     "blind": "{me} sees nothing here.",
     "nobody": "{me} found little to ask for: {look} of its look goes to nobody.",
     "parked": "{me} found little to ask for: {look} of its look parks on {top}, which {says} {heard} of the answer.",
-    "parked, silent": "{me} found little to ask for: {look} of its look parks on {top}, and this head says next to "
-    "nothing here.",
+    "parked, silent": "{me} found little to ask for: {look} of its look parks on {top}; this head says next to nothing.",
     "parked, unheard": "{me} found little to ask for: {look} of its look parks on {top}.",
     "silent": "{me} looks most at {top} ({look}), and this head says next to nothing here.",
     "everyone": "{me} listens to everyone a little.",
@@ -692,7 +691,7 @@ def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool
         figures = FIGURES["parked"].format(top=spot.name, look=share(spot.look), heard=share(spot.heard))
     elif len(by_look) > 1 and kind in ("answered", "itself", "another", "silent", "unheard"):
         second = by_look[1]
-        form = "look" if unheard else "next"
+        form = "look" if unheard or silent else "next"
         words = {"top": second.name, "look": share(second.look)} | ({} if unheard else {"heard": share(second.heard)})
         figures = FIGURES[form].format(**words)
     return sentence, figures

@@ -14,7 +14,7 @@ Nothing is believed: heads, bias and branch norm are put together again and comp
 where they differ (a gate before the projection, a scale of each feature) is left out, with the reason.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryComparison=false
 
 from __future__ import annotations
 
