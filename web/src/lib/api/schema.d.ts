@@ -1,4 +1,4 @@
-// openapi.json sha256:706424385bd32101b6b44a2c41e443401b0d52b38bfcc31548a5440b941f0679
+// openapi.json sha256:333e0a9fbdad628afb52b7b4f4b9bf48f2627683ad60f21c510b3a5704101a7c
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -842,6 +842,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -859,6 +860,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -2585,6 +2587,20 @@ export interface components {
             title: string;
             /** Unit */
             unit: string;
+        };
+        /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
         };
         /**
          * Token
