@@ -1,4 +1,4 @@
-// openapi.json sha256:333e0a9fbdad628afb52b7b4f4b9bf48f2627683ad60f21c510b3a5704101a7c
+// openapi.json sha256:38af1d3d044c3e26ff8afbf5e3119653eb17d567f03156264abc2a0499d94940
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -557,6 +557,26 @@ export interface paths {
          * @description One exact row of a head's map: which tokens one token reads.
          */
         get: operations["map_row"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/recordings/{recording}/said/{head}/{query}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Head Output
+         * @description What a head (L3H1) or a whole layer (L3) says at one token, and what that adds to the residual stream.
+         */
+        get: operations["head_output"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2213,6 +2233,8 @@ export interface components {
         /**
          * RecordingAsk
          * @description A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open.
+         *
+         *     `values`: keep values also where the recording is large.
          */
         RecordingAsk: {
             /** File */
@@ -2226,6 +2248,11 @@ export interface components {
             plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Text */
             text?: string | null;
+            /**
+             * Values
+             * @default false
+             */
+            values: boolean;
         };
         /**
          * RecordingInfo
@@ -5443,6 +5470,105 @@ export interface operations {
                 recording: string;
                 head: string;
                 row: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.manyheads.arrays": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    head_output: {
+        parameters: {
+            query?: {
+                keys?: number;
+                text?: number;
+            };
+            header?: never;
+            path: {
+                recording: string;
+                head: string;
+                query: number;
             };
             cookie?: never;
         };
