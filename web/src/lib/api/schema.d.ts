@@ -1,4 +1,4 @@
-// openapi.json sha256:438ba397ff095051358e94b0914e4f08acb80a00e49c1303fc1f23dc7401d036
+// openapi.json sha256:38af1d3d044c3e26ff8afbf5e3119653eb17d567f03156264abc2a0499d94940
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -862,6 +862,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -879,6 +880,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -2612,6 +2614,20 @@ export interface components {
             title: string;
             /** Unit */
             unit: string;
+        };
+        /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
         };
         /**
          * Token
