@@ -1,4 +1,4 @@
-// openapi.json sha256:2f33cb11cff29270530f14d64a43259e2c9b97a859a9546fc98ee66662d868a6
+// openapi.json sha256:38af1d3d044c3e26ff8afbf5e3119653eb17d567f03156264abc2a0499d94940
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -525,26 +525,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/recordings/{recording}/pass/{token}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Forward Pass
-         * @description One token's way through the layers: each head's and feed-forward's share of what the token became.
-         */
-        get: operations["forward_pass"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/recordings/{recording}/roles": {
         parameters: {
             query?: never;
@@ -882,6 +862,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -899,6 +880,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -2632,6 +2614,20 @@ export interface components {
             title: string;
             /** Unit */
             unit: string;
+        };
+        /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
         };
         /**
          * Token
@@ -5294,103 +5290,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pair"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Conflict */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    forward_pass: {
-        parameters: {
-            query?: {
-                text?: number;
-            };
-            header?: never;
-            path: {
-                recording: string;
-                token: number;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/vnd.manyheads.arrays": string;
                 };
             };
             /** @description Bad Request */
