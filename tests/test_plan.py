@@ -74,7 +74,7 @@ step = st.one_of(
     ),
     st.builds(Scale, some_heads, factor),
     st.builds(Average, some_heads),
-    st.builds(Copy, some_heads, some_heads),
+    st.builds(Copy, some_heads, some_heads, st.one_of(st.floats(0, 1), st.integers(0, 1))),
     st.builds(SkipPositions),
     st.builds(
         SkipOutputProjection, st.one_of(number, st.builds(lambda where, layers: f"{where}L{layers}", stack, span))
@@ -227,6 +227,9 @@ def test_empty_sets_are_written_as_nothing_and_every_kind_is_one_to_ablate_with(
     assert written(none) == written([]) == written({}) == ""
     refuses(PlanError, "names no heads: a step that touches none changes nothing", Ablate, none)
     refuses(PlanError, "source=.* names no heads", Copy, "L1", source=[])
+    for share in (-0.1, 1.01, float("nan")):
+        refuses(PlanError, f"share={share} is no share of the source's weights", Copy, "L1", "L1H0", share)
+    refuses(PlanError, "share='half' of Copy is a str: give a number", Copy, "L1", "L1H0", "half")
     assert [Ablate("L1", kind=kind).kind for kind in KINDS] == ["zero", "mean", "resample", "first", "streaming"]
 
 

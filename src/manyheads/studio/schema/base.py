@@ -151,6 +151,7 @@ class CopyStep(RequestBody):
     step: Literal["copy"]
     heads: HeadsText
     source: HeadsText
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class SkipStep(RequestBody):

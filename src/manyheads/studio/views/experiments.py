@@ -363,7 +363,8 @@ def _step_words(step: Step) -> str:
         case Average():
             return f"with one mean map for the heads of {step.heads}"
         case Copy():
-            return f"with the weights of {step.source} in {step.heads}"
+            part = "" if step.share == 1 else f"{step.share:.0%} of "
+            return f"with {part}the weights of {step.source} in {step.heads}"
         case SkipOutputProjection():
             return f"without the output projection of {step.layer}"
         case SkipPositions():
