@@ -37,7 +37,7 @@ from manyheads.plan import (
 )
 from manyheads.studio.schema.base import PlanStep
 from manyheads.studio.state.recordings import plan_of
-from manyheads.studio.views.experiments import _step_words
+from manyheads.studio.views.effect_words import step_words
 from tests.models.eager import draw
 from tests.models.tiny import tiny_gpt2, tiny_tokenizer
 from tests.refusals import refuses
@@ -369,7 +369,7 @@ def missing_places(name: str, lm: LoadedModel) -> list[str]:
         ),
         "ablate --kind (cli/interventions.py)": command_line,
         "PlanStep (studio/schema/base.py)": lambda: plan_of(in_json.validate_python(plan.to_dict()["steps"])) == plan,
-        "_step_words (studio/views/experiments.py)": lambda: bool(_step_words(step)),
+        "step_words (studio/views/effect_words.py)": lambda: bool(step_words(step)),
         "web/src/lib/api/schema.d.ts (make web)": in_file("web/src/lib/api/schema.d.ts", f'step: "{name}";'),
         "web/src/rooms/experiment/steps.ts": in_file("web/src/rooms/experiment/steps.ts", f'case "{name}":'),
         "docs/concepts/plans-and-edits.md": in_file("docs/concepts/plans-and-edits.md", f"| `{cls}("),

@@ -13,7 +13,7 @@ Cost: one row of each head of two recordings. Source of the pair: Uszkoreit 2017
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int
@@ -46,6 +46,7 @@ class WordSwap:
     """What one word's looks become when another word of its text is changed.
 
     - `words`: of the text before, special tokens and marks among them; `special` says which the tokenizer added.
+    - `begins`: the first token of each word, in the text before.
     - `query`, `place`: the numbers of the word that asks and of the one that is changed, among `words`.
     - `new`: what stands in its place; all other words are the same after.
     - `rows`: those that were asked for, in that order, then that of `beside`.
@@ -56,6 +57,7 @@ class WordSwap:
 
     words: tuple[str, ...]
     special: Bool[ndarray, "n"]
+    begins: tuple[int, ...]
     query: int
     place: int
     new: str
@@ -76,10 +78,18 @@ class WordSwap:
         gained = rows.after - rows.before >= TURNS
         return np.array([first, self._most(rows.after + gained, (first,))])
 
+    def linked(self) -> str:
+        """What the first head does before the change, in a sentence."""
+        rows, first = self.rows[0], self.links[0]
+        begin, asker = f"With “{self.words[self.place]}”, head {rows.head}", self.words[self.query]
+        if rows.before[first] < LINK:
+            return f"{begin} links “{asker}” to no word."
+        return f"{begin} links “{asker}” to “{self.words[first]}”: {_share(rows.before[first])}."
+
     def said(self) -> str:
         """What the first head does, in one sentence: it lets go, holds on, turns to another word, or nothing changes.
 
-        >>> WordSwap(("it", "animal", "street", "tired"), np.zeros(4, bool), 0, 3, "wide", (HeadRows(
+        >>> WordSwap(("it", "animal", "street", "tired"), np.zeros(4, bool), (0, 1, 2, 3), 0, 3, "wide", (HeadRows(
         ...     Head("", 3, 1), np.array([0.06, 0.68, 0.05, 0.01]), np.array([0.07, 0.28, 0.12, 0.02])),), None, True,
         ... ).said()
         'With “wide”, L3H1 lets go of “animal” (68 % → 28 %), yet does not swing to “street” (5 % → 12 %).'
@@ -198,17 +208,16 @@ def word_swap(before: Recording, after: Recording, place: int, query: int, heads
     labels = readable(before.tokens)
     names = tuple(unit.text if unit.word >= 0 else labels[unit.tokens[0]] for unit in old)
     special = np.array([unit.special for unit in old])
+    begins = tuple(min(unit.tokens) for unit in old)
     swap = WordSwap(
-        names, special, asking, index, text, tuple(rows[head] for head in requested), None, looks_ahead
+        names, special, begins, asking, index, text, tuple(rows[head] for head in requested), None, looks_ahead
     )
     first = swap.links[0]
     others = [row for row in rows.values() if row.head not in requested and row.before[first] >= BESIDE]
     if not others:
         return swap
     beside = max(others, key=lambda row: row.after[first])
-    return WordSwap(
-        swap.words, special, asking, index, text, (*swap.rows, beside), beside.head, looks_ahead
-    )
+    return replace(swap, rows=(*swap.rows, beside), beside=beside.head)
 
 
 def _words_and_unit(recording: Recording, place: int) -> tuple[Words, Unit]:
