@@ -1,4 +1,4 @@
-// openapi.json sha256:85633b2aaf3aa61b42f62360e58a0b17c1c1e53e7bee5ff0449dd19b2a693511
+// openapi.json sha256:635e430d178a5836012af2fb5cab47881f1f203cbd6b2a79021767dea8ec2663
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -912,6 +912,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -929,6 +930,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -2820,6 +2822,20 @@ export interface components {
             before: number[];
             /** Head */
             head: string;
+        };
+        /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
         };
         /**
          * Token
