@@ -1,7 +1,9 @@
 // The entry of play.js: the stage, and every scene by its name. A page adds a script element, inline in a single file and a
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
+import { alike, momentOf } from "./alike";
 import { saveMoment, saveStills } from "./export";
 import { Stage } from "./stage";
+import { swap } from "./swap";
 import { word } from "./word";
 
 const program = {
@@ -9,6 +11,9 @@ const program = {
   saveMoment,
   saveStills,
   word,
+  swap,
+  alike,
+  momentOf,
 };
 
 /** Every scene is a function of its data, under the name that the address gives it: `play=word`. */
