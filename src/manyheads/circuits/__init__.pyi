@@ -15,6 +15,7 @@ from .head_output import OutputRow as OutputRow
 from .head_output import Voice as Voice
 from .head_output import head_output as head_output
 from .head_output import layer_output as layer_output
+from .head_output import pass_sentence as pass_sentence
 from .pairs import metric_of as metric_of
 from .pairs import predicts as predicts
 from .pairs import read_answers as read_answers
@@ -30,6 +31,8 @@ from .paths import path_effect as path_effect
 from .paths import path_effects as path_effects
 from .stream import Addition as Addition
 from .stream import Additions as Additions
+from .stream import StreamShares as StreamShares
 from .stream import additions as additions
+from .stream import stream_shares as stream_shares
 from .virtual_weights import Composition as Composition
 from .virtual_weights import composition as composition
