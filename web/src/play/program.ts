@@ -2,6 +2,7 @@
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
 import { alike, momentOf } from "./alike";
 import { saveMoment, saveStills } from "./export";
+import { pass } from "./pass";
 import { Stage } from "./stage";
 import { swap } from "./swap";
 import { word } from "./word";
@@ -11,6 +12,7 @@ const program = {
   saveMoment,
   saveStills,
   word,
+  pass,
   swap,
   alike,
   momentOf,

@@ -3,8 +3,8 @@
 import type { Swap } from "../lib/api/types";
 import { share } from "./figures";
 import type { Chapter, Scene, Table, Words } from "./scene";
-import type { Point, Rect, Stage } from "./stage";
-import { ease, mix } from "./time";
+import type { Rect, Stage } from "./stage";
+import { arcOf, ease, mix } from "./time";
 
 const TURN = 2.4; // seconds: the word begins to turn
 const TURNED = 3.4;
@@ -250,18 +250,6 @@ function gathered(values: readonly number[], columns: readonly Column[]): number
 
 function columnOf(columns: readonly Column[], word: number): number {
   return Math.max(0, columns.findIndex((column) => column.word === word));
-}
-
-const POINTS = 28;
-
-/** A link as points of a curve, higher the farther apart its ends are. */
-function arcOf(from: Point, to: Point, most: number): Point[] {
-  const high = Math.min(most, 26 + Math.abs(from.x - to.x) * 0.42) * 1.3;
-  return Array.from({ length: POINTS + 1 }, (_, i) => {
-    const s = i / POINTS;
-    const [a, b] = [(1 - s) ** 3 + 3 * (1 - s) ** 2 * s, 3 * (1 - s) * s * s + s ** 3];
-    return { x: a * from.x + b * to.x, y: from.y - 3 * s * (1 - s) * high };
-  });
 }
 
 /** A word cut to its room. */

@@ -252,7 +252,7 @@ describe("scenes", () => {
   });
   it("several stacks, and layers of one head", () => {
     const two = [{ stack: "encoder", layer: 0, num_heads: 3 }, { stack: "decoder", layer: 0, num_heads: 2 }];
-    expect(scenePlan("same", two)).toEqual([{ step: "copy", heads: "encoder:L*, decoder:L*", source: "encoder:L0H0, decoder:L0H0" }]);
+    expect(scenePlan("same", two)).toEqual([{ step: "copy", heads: "encoder:L*, decoder:L*", source: "encoder:L0H0, decoder:L0H0", share: 1 }]);
     const single = [{ stack: "", layer: 0, num_heads: 1 }];
     expect((["same", "one", "half"] as const).map((name) => scenePlan(name, single))).toEqual([[], [], []]);
     expect(scenePlan("half", twoLayers)).toEqual([]);

@@ -81,11 +81,6 @@ export class Client {
     return this.#recording(id, `/pairs/${e(head)}/${row}/${column}${query({ text })}`, signal).then((answer) => answer.json());
   }
 
-  /** What a head says at one token, as far as values and the model are at hand; the `keys` most looked at are told apart. */
-  said(id: string, head: string, position: number, text = 0, keys?: number, signal?: AbortSignal): Promise<Envelope> {
-    return this.#recording(id, `/said/${e(head)}/${position}${query({ text: text || undefined, keys })}`, signal).then((answer) => answer.envelope());
-  }
-
   /** The row of the word that holds `token` in every head; `keys` is a range of words, as in "0:64". */
   wordRow(id: string, token: number, keys: string, text = 0, signal?: AbortSignal): Promise<Envelope> {
     return this.#recording(id, `/words/${token}${query({ keys, text })}`, signal).then((answer) => answer.envelope());
