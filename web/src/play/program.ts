@@ -2,6 +2,7 @@
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
 import { alike, momentOf } from "./alike";
 import { saveMoment, saveStills } from "./export";
+import { layer } from "./layer";
 import { pass } from "./pass";
 import { Stage } from "./stage";
 import { swap } from "./swap";
@@ -12,6 +13,7 @@ const program = {
   saveMoment,
   saveStills,
   word,
+  layer,
   pass,
   swap,
   alike,
