@@ -37,7 +37,7 @@ from manyheads.plan import (
 )
 from manyheads.studio.schema.base import PlanStep
 from manyheads.studio.state.recordings import plan_of
-from manyheads.studio.views.experiments import _step_words
+from manyheads.studio.views.effect_words import step_words
 from tests.models.eager import draw
 from tests.models.tiny import tiny_gpt2, tiny_tokenizer
 from tests.refusals import refuses
@@ -74,7 +74,7 @@ step = st.one_of(
     ),
     st.builds(Scale, some_heads, factor),
     st.builds(Average, some_heads),
-    st.builds(Copy, some_heads, some_heads),
+    st.builds(Copy, some_heads, some_heads, st.one_of(st.floats(0, 1), st.integers(0, 1))),
     st.builds(SkipPositions),
     st.builds(
         SkipOutputProjection, st.one_of(number, st.builds(lambda where, layers: f"{where}L{layers}", stack, span))
@@ -227,6 +227,9 @@ def test_empty_sets_are_written_as_nothing_and_every_kind_is_one_to_ablate_with(
     assert written(none) == written([]) == written({}) == ""
     refuses(PlanError, "names no heads: a step that touches none changes nothing", Ablate, none)
     refuses(PlanError, "source=.* names no heads", Copy, "L1", source=[])
+    for share in (-0.1, 1.01, float("nan")):
+        refuses(PlanError, f"share={share} is no share of the source's weights", Copy, "L1", "L1H0", share)
+    refuses(PlanError, "share='half' of Copy is a str: give a number", Copy, "L1", "L1H0", "half")
     assert [Ablate("L1", kind=kind).kind for kind in KINDS] == ["zero", "mean", "resample", "first", "streaming"]
 
 
@@ -366,7 +369,7 @@ def missing_places(name: str, lm: LoadedModel) -> list[str]:
         ),
         "ablate --kind (cli/interventions.py)": command_line,
         "PlanStep (studio/schema/base.py)": lambda: plan_of(in_json.validate_python(plan.to_dict()["steps"])) == plan,
-        "_step_words (studio/views/experiments.py)": lambda: bool(_step_words(step)),
+        "step_words (studio/views/effect_words.py)": lambda: bool(step_words(step)),
         "web/src/lib/api/schema.d.ts (make web)": in_file("web/src/lib/api/schema.d.ts", f'step: "{name}";'),
         "web/src/rooms/experiment/steps.ts": in_file("web/src/rooms/experiment/steps.ts", f'case "{name}":'),
         "docs/concepts/plans-and-edits.md": in_file("docs/concepts/plans-and-edits.md", f"| `{cls}("),

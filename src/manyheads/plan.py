@@ -123,17 +123,22 @@ class Copy:
     """All named heads use the weights of `source`, each with its own values: the collapse experiment.
 
     `source` is one head in each layer where heads are named, as in `Copy("L1", source="L1H0")` or
-    `Copy("L*", source="L*H0")`.
+    `Copy("L*", source="L*H0")`. `share`, 0 to 1, goes a part of the way: a head's weights are `1 - share` of its own
+    and `share` of the source's.
     """
 
     heads: HeadsLike
     source: HeadsLike
+    share: int | float = 1.0
     name: ClassVar[str] = "copy"
     needs_corpus: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _set_heads(self)
         _set_heads(self, "source")
+        _check_type(self, "share", (int, float))
+        if not 0 <= self.share <= 1:  # NaN is neither
+            raise PlanError(f"share={str(self.share)[:40]} is no share of the source's weights: give a number, 0 to 1.")
 
 
 @dataclass(frozen=True)
@@ -278,7 +283,8 @@ def describe(step: Step) -> str:
         case Average():
             return f"average {step.heads}"
         case Copy():
-            return f"copy the weights of {step.source} to {step.heads}"
+            part = "" if step.share == 1 else f"{step.share:.12g} of "
+            return f"copy {part}the weights of {step.source} to {step.heads}"
         case SkipOutputProjection():
             return f"skip the output projection of {step.layer}"
         case SkipPositions():

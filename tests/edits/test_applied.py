@@ -143,6 +143,7 @@ WEIGHTS = {
     "first": (Ablate("L1H1, L1H3", kind="first"), [1, 3], first_seen),
     "average": (Average("L1H0-2"), [0, 1, 2], lambda maps: maps[:, :3].mean(1)),
     "copy": (Copy("L1H0, L1H3", source="L1H2"), [0, 3], lambda maps: maps[:, 2]),
+    "part": (Copy("L1H0, L1H3", "L1H2", share=0.3), [0, 3], lambda maps: 0.7 * maps[:, [0, 3]] + 0.3 * maps[:, [2]]),
 }
 
 

@@ -147,7 +147,8 @@ def with_heads(x: Tensor, heads: list[int], new: Tensor | float, count: int) -> 
 
 
 def weighted(name: str, model: Any, layer: int, inputs: dict[str, Tensor], heads: list[int], weights: Any) -> Tensor:
-    """What some heads say with other weights: `weights` maps [b, h, q, k] to [b, q, k], one for all of them."""
+    """What some heads say with other weights: `weights` maps [b, h, q, k] to [b, q, k], one for all of them, or to
+    [b, n, q, k], one for each."""
     with implementation(model, "eager"), torch.no_grad():
         values: list[Tensor] = []
         module = model.get_submodule(VALUES[name].format(layer))
@@ -157,7 +158,9 @@ def weighted(name: str, model: Any, layer: int, inputs: dict[str, Tensor], heads
     width = projection(name, model, layer).weight.shape[1] // HEADS[name]
     v = values[0].unflatten(-1, (-1, width))  # [b, k, g, f]
     own = [head // (HEADS[name] // v.shape[2]) for head in heads]
-    return torch.einsum("bqk,bknf->bqnf", weights(maps), v[:, :, own])
+    new = weights(maps)
+    each = new if new.ndim == 4 else new[:, None].expand(-1, len(heads), -1, -1)
+    return torch.einsum("bnqk,bknf->bqnf", each, v[:, :, own])
 
 
 def hook_counts(model: Any) -> list[tuple[int, int, bool]]:

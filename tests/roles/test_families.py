@@ -207,6 +207,20 @@ def test_averaged_heads_look_where_their_mean_looks(fresh):
     assert now["L0H1", "L0H3"] < 1e-12 < now["L0H1", "L0H0"]
 
 
+def test_heads_that_share_a_part_look_that_far_towards_the_source(fresh):
+    """A second step begins where the first one left off."""
+    lm = loaded("bert", draw(fresh))
+    weights = np.stack([mh.record(lm, TEXTS[0]).layers[0].weights()[h].double().numpy() for h in range(5)])
+    with mh.applied(lm, mh.Plan([mh.Copy("L0H1, L0H3", "L0H2", share=0.3), mh.Copy("L0H1, L0H4", "L0H0", 0.6)])):
+        now = head_families(lm, TEXTS[0], rows=ALL)
+    own = weights.copy()
+    weights[3] = 0.7 * own[3] + 0.3 * own[2]
+    weights[1] = 0.4 * (0.7 * own[1] + 0.3 * own[2]) + 0.6 * own[0]
+    weights[4] = 0.4 * own[4] + 0.6 * own[0]
+    want, rows = by_hand([torch.tensor(weights)[None]])
+    assert np.abs(now.divergences[:5, :5] - want / rows).max() < SAME
+
+
 def test_plans_for_single_samples_are_refused(fresh):
     lm = loaded("gpt2", 0)
     with mh.applied(lm, [mh.Plan(mh.Average("L1"))]), pytest.raises(StatisticError, match="apply one plan for all"):

@@ -30,7 +30,7 @@ from manyheads.studio.schema.base import MAX_STEPS
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, SceneName
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.views import experiments
-from manyheads.studio.views.experiments import sentence
+from manyheads.studio.views.effect_words import headline, plain, sentence
 from tests.interventions.surgeries import TEXTS, loaded, without_heads
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_tokenizer

@@ -86,6 +86,7 @@ class OwnTexts:
     - `pairs_are`: what differs, in words ("6 ...").
     - `annotated`: whether there are annotated sentences of that kind, too.
     - `question`: a text and two of its words: which heads link them?
+    - `swap`: a word of that text (where it stands last) and words to put in its place: does the link follow?
     """
 
     name: str
@@ -98,6 +99,7 @@ class OwnTexts:
     pairs_are: str
     annotated: bool = False
     question: tuple[str, str, str] | None = None
+    swap: tuple[str, tuple[str, ...]] | None = None
 
     def spread(self, count: int) -> list[str]:
         """At most `count` of the texts, every few of them, so that all kinds are there."""
@@ -216,7 +218,7 @@ GIFT_PAIRS = tuple(gift_pair(*names) for names in GIFTS)
 PROSE, LANGUAGE, PYTHON = "prose", "language", "python"
 PAGE = OwnTexts(
     PROSE, OWN_TEXT, "an example sentence", page_texts, "bundled texts", page_digest, GIFT_PAIRS,
-    "examples of who is given something", True, (OWN_TEXT, "it", "animal"),
+    "examples of who is given something", True, (OWN_TEXT, "it", "animal"), ("tired", ("wide", "hungry", "long")),
 )  # fmt: skip
 READINGS: Mapping[str, OwnTexts] = MappingProxyType(
     {
@@ -228,6 +230,7 @@ READINGS: Mapping[str, OwnTexts] = MappingProxyType(
             sentence_is="an example text",
             # Which heads find the name that the text goes on with, from its last word.
             question=(GIFT_PAIRS[0]["clean"], "to", "Mary"),
+            swap=("John", ("Mary", "she", "Tom")),
         ),
         PYTHON: OwnTexts(
             PYTHON, PYTHON_TEXT, "an example function", python_texts, "bundled texts of Python, which this model reads",

@@ -429,8 +429,11 @@ class Editor:
             case Ablate():
                 assert positions is not None
                 return self.computed.elsewhere(step, call.site, heads, positions).to(old)
-            case Average() | Copy():
+            case Average() | Copy(share=1):
                 return shared_weights(call, samples, list(act.sources), heads)
+            case Copy():
+                # A head's output is linear in its weights: so much of two maps is so much of two outputs.
+                return torch.lerp(exact(old), shared_weights(call, samples, list(act.sources), heads), step.share)
             case _:
                 raise AssertionError(step)
 

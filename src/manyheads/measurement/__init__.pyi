@@ -18,3 +18,7 @@ from .table_and_recording import NextTokens as NextTokens
 from .table_and_recording import SampleLink as SampleLink
 from .table_and_recording import spelled as spelled
 from .table_and_recording import study as study
+from .word_swap import HeadRows as HeadRows
+from .word_swap import WordSwap as WordSwap
+from .word_swap import changed_text as changed_text
+from .word_swap import word_swap as word_swap

@@ -25,8 +25,8 @@ from pydantic import JsonValue
 from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
 from manyheads.studio.schema.base import AnswerBody, Problem
 from manyheads.studio.schema.circuits import CircuitRun, HeadEffects, HeadPaths, HeadWriting, PairReading
-from manyheads.studio.schema.experiments import Experiment, Pruning
-from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Worth
+from manyheads.studio.schema.experiments import Blend, Experiment, Pruning
+from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Swap, Worth
 
 MAX_RUNNING = 2  # at once: torch uses every core for one already
 MAX_WAITING = 16
@@ -35,7 +35,7 @@ KEPT_BYTES = 24_000_000  # of results, as JSON: in memory they are some ten time
 PATIENCE = 20.0  # seconds
 POLL_SECONDS = 0.01
 JobKind = Literal[
-    "recording", "roles", "importance", "worth", "experiment", "pruning", "cell",
+    "recording", "roles", "importance", "worth", "experiment", "blend", "pruning", "cell", "swap",
     "pair", "patching", "writing", "paths", "circuit",
 ]  # fmt: skip
 ReportProgress = Callable[[str, int, int | None], None]
@@ -66,7 +66,9 @@ class Job(AnswerBody):
         | Roles
         | Atlas
         | Worth
+        | Swap
         | Experiment
+        | Blend
         | Pruning
         | PairReading
         | HeadEffects

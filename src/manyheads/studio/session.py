@@ -22,6 +22,7 @@ from manyheads.base import Cache
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
 from manyheads.inputs import Inputs, Long, record
 from manyheads.interventions import importance
+from manyheads.measurement import changed_text, word_swap
 from manyheads.models import LoadedModel
 from manyheads.plan import AblationKind
 from manyheads.recording import Recording
@@ -30,11 +31,11 @@ from manyheads.roles import PageLabels
 from manyheads.studio.jobs import Jobs, ReportProgress
 from manyheads.studio.problems import Busy, NotHere, TooLarge
 from manyheads.studio.schema.base import MAX_TEXT, FileEntry
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
-from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
+from manyheads.studio.schema.experiments import Blend, BlendAsk, Experiment, ExperimentAsk, Pruning, PruningAsk
+from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Swap, SwapAsk, SwapRow, Worth
 from manyheads.studio.state.recordings import TITLE, Opened, Recordings
 from manyheads.studio.state.workspace import Workspace
-from manyheads.studio.views import experiments
+from manyheads.studio.views import blend, experiments
 from manyheads.studio.views.atlas import Labels, atlas_of
 from manyheads.studio.views.recording import recording_info
 from manyheads.studio.views.tiles import Tiles
@@ -106,6 +107,35 @@ class StudioSession:
         if opened.model not in self.workspace.models or not texts:
             raise NotHere(f"{opened.model} is not in this workspace, so nothing can be taken from it: --model ...")
         return self.workspace.load(opened.model, report), texts[opened.check_text(text)]
+
+    def swap(self, opened: Opened, ask: SwapAsk, report: ReportProgress) -> Swap:
+        """A text with one word changed, and what becomes of a word's looks. Raises NotHere, TextError, HeadError."""
+        for head in ask.heads:
+            opened.layer_of(head)
+        self._model_and_text(opened, 0, report)
+        text = changed_text(opened.recording, ask.at, ask.word)
+        # Opened like any other: the maps after the change can be compared with those before.
+        later = self.recordings.open(RecordingAsk(model=opened.model, text=text), report)
+        swap = word_swap(opened.recording, later.recording, ask.at, ask.query, ask.heads)
+        return Swap.of(
+            swap,
+            recording=opened.id,
+            after_recording=later.id,
+            text=text,
+            words=list(swap.words),
+            begins=list(swap.begins),
+            special=swap.special.tolist(),
+            rows=[SwapRow(head=str(r.head), before=r.before.tolist(), after=r.after.tolist()) for r in swap.rows],
+            links=swap.links.tolist(),
+            beside=None if swap.beside is None else str(swap.beside),
+            linked=swap.linked(),
+            said=swap.said(),
+            figures=swap.figures(),
+        )
+
+    def blend(self, ask: BlendAsk, report: ReportProgress) -> Blend:
+        """All heads on their way to one map. Errors: those of `blend.run`; NotHere."""
+        return blend.run(self.workspace.load(ask.model, report), ask, progress=report)
 
     def experiment(self, ask: ExperimentAsk, report: ReportProgress) -> Experiment:
         """Run an experiment, and keep its result for `experiment_of`. Errors: those of `experiments.run`; NotHere."""

@@ -1,8 +1,11 @@
 // The entry of play.js: the stage, and every scene by its name. A page adds a script element, inline in a single file and a
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
+import { alike, momentOf } from "./alike";
 import { saveMoment, saveStills } from "./export";
 import { layer } from "./layer";
+import { pass } from "./pass";
 import { Stage } from "./stage";
+import { swap } from "./swap";
 import { word } from "./word";
 
 const program = {
@@ -11,6 +14,10 @@ const program = {
   saveStills,
   word,
   layer,
+  pass,
+  swap,
+  alike,
+  momentOf,
 };
 
 /** Every scene is a function of its data, under the name that the address gives it: `play=word`. */

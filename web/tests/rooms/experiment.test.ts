@@ -12,9 +12,9 @@ import {
 } from "../../src/rooms/experiment/result";
 import { freeName, Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
 import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
-import { blended, headline, ranked, sceneOf, SCENES, scenePlan } from "../../src/rooms/experiment/scenes";
+import { blended, mostMoved, ranked, sceneOf, SCENES, scenePlan } from "../../src/rooms/experiment/scenes";
 import {
-  ablate, comparableHeads, layersOf, OPERATIONS, planInWords, reordered, stepsFor, type Step,
+  ablate, copy, layersOf, OPERATIONS, planInWords, reordered, stepsFor, stepsIn, type Step,
 } from "../../src/rooms/experiment/steps";
 
 const options = { factor: 0.5, source: "L*H0", layers: ["L0", "L2"], seed: 3, text: "", sink: 1, recent: 4 };
@@ -42,7 +42,11 @@ describe("steps", () => {
       { step: "skip_output_projection", layer: "L0" },
       { step: "skip_output_projection", layer: "L2" },
     ]);
-    expect(stepsFor("copy", "L*", options)).toEqual([{ step: "copy", heads: "L*", source: "L*H0" }]);
+    expect(stepsFor("copy", "L*", options)).toEqual([{ step: "copy", heads: "L*", source: "L*H0", share: 1 }]);
+  });
+  it("an address that says nothing of a share means all of it", () => {
+    expect(stepsIn([{ step: "copy", heads: "L1", source: "L1H0" }])).toEqual([copy("L1", "L1H0")]);
+    expect(planInWords([copy("L1", "L1H0", 0.3)])).toBe("L1 use 30 % of the weights of L1H0");
   });
   it("a text to resample from is told only where there is one", () => {
     expect(stepsFor("resample", "L0", options)[0]).toHaveProperty("text", null);
@@ -61,24 +65,6 @@ describe("steps", () => {
   it("reorders", () => {
     expect(reordered(["a", "b", "c"], 2, 0)).toEqual(["c", "a", "b"]);
     expect(reordered(["a", "b"], 0, 5)).toEqual(["b", "a"]);
-  });
-});
-
-describe("moving", () => {
-  const three = layers.map((layer) => ({ ...layer, num_heads: 2 }));
-  it("a silenced head looks where it looked; the layers behind it need not", () => {
-    const comparable = comparableHeads([ablate("L1H0", "zero")], three);
-    expect(comparable.heads).toEqual(["L2H0", "L2H1", "L0H0", "L0H1", "L1H0", "L1H1"]);
-    expect([...comparable.unchanged]).toEqual(["L0H0", "L0H1", "L1H0", "L1H1"]);
-  });
-  it("a head with the weights of another looks elsewhere itself", () => {
-    const comparable = comparableHeads([{ step: "copy", heads: "L1", source: "L1H0" }], three);
-    expect(comparable.heads.slice(0, 2)).toEqual(["L1H0", "L1H1"]);
-    expect([...comparable.unchanged]).toEqual(["L0H0", "L0H1"]);
-  });
-  it("several stacks: nothing is said to be still", () => {
-    const two = [{ stack: "encoder", layer: 0, num_heads: 1 }, { stack: "decoder", layer: 0, num_heads: 1 }];
-    expect(comparableHeads([ablate("encoder:L0", "zero")], two)).toEqual({ heads: ["encoder:L0H0", "decoder:L0H0"], unchanged: new Set() });
   });
 });
 
@@ -266,7 +252,7 @@ describe("scenes", () => {
   });
   it("several stacks, and layers of one head", () => {
     const two = [{ stack: "encoder", layer: 0, num_heads: 3 }, { stack: "decoder", layer: 0, num_heads: 2 }];
-    expect(scenePlan("same", two)).toEqual([{ step: "copy", heads: "encoder:L*, decoder:L*", source: "encoder:L0H0, decoder:L0H0" }]);
+    expect(scenePlan("same", two)).toEqual([{ step: "copy", heads: "encoder:L*, decoder:L*", source: "encoder:L0H0, decoder:L0H0", share: 1 }]);
     const single = [{ stack: "", layer: 0, num_heads: 1 }];
     expect((["same", "one", "half"] as const).map((name) => scenePlan(name, single))).toEqual([[], [], []]);
     expect(scenePlan("half", twoLayers)).toEqual([]);
@@ -285,9 +271,14 @@ describe("scenes", () => {
     expect(lists.after.map(({ text, stays }) => `${text}${stays}`)).toEqual(["s6false", "s5false", "s4true", "s3true", "s2true"]);
     expect([lists.kind, ranked({ guesses: [], neighbours: [] }).kind]).toEqual(["neighbours", null]);
   });
-  it("a verdict comes first; where there is none, what is seen", () => {
-    const of = (level: string) => headline({ verdict: { level, words: "V.", above: 0, controls: 0 }, seen: "S.", words: "W." });
-    expect([of("barely"), of("no control"), of("too few").first]).toEqual([{ first: "V.", then: "S." }, { first: "S.", then: "V." }, "S."]);
-    expect(headline({ verdict: { level: "no control", words: "V.", above: 0, controls: 0 }, seen: "", words: "W." }).first).toBe("V.");
+  it("the maps that moved most come first, by the share of their weight that lies elsewhere", () => {
+    // Bytes are square roots of shares of a peak: 254 is the peak, 127 a quarter of it; 255 is a cell that is not seen.
+    const from = { heads: ["L0H0", "L0H1", "L0H2"], side: 2, span: null, peaks: new Float32Array([1, 1, 0.5]), maps: new Uint8Array([254, 255, 127, 127, 254, 255, 0, 254, 254, 255, 254, 254]) };
+    const to = { ...from, maps: new Uint8Array([254, 255, 254, 0, 254, 255, 254, 0, 254, 255, 254, 254]) };
+    const moved = mostMoved(from, to, 5);
+    expect(moved.map(({ head }) => head)).toEqual(["L0H1", "L0H0"]);
+    expect(moved[0]!.moved).toBeCloseTo(2 / 4, 6);
+    expect(moved[1]!.moved).toBeCloseTo((0.75 + 0.25) / (1.5 + 2), 6);
+    expect(mostMoved(from, to, 1)).toHaveLength(1);
   });
 });

@@ -196,7 +196,7 @@ def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Pla
                 steps.append(SkipOutputProjection(heads))
             elif isinstance(step, Copy):
                 sources = [substitutes[head] for head in spec.select(step.source) if head in substitutes]
-                steps.append(Copy(heads, str(parse_heads(sources, spec.shape))))
+                steps.append(replace(step, heads=heads, source=str(parse_heads(sources, spec.shape))))
             else:
                 steps.append(replace(step, heads=heads))
         plans.setdefault(Plan(steps))

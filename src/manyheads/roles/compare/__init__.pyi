@@ -5,6 +5,7 @@ from .families import head_diversity as head_diversity
 from .families import head_families as head_families
 from .rows import LEAST_KEYS as LEAST_KEYS
 from .rows import MOST as MOST
+from .rows import mixed as mixed
 from .rows import pair_divergences as pair_divergences
 from .rows import sharing_around as sharing_around
 from .two_models import READINGS as READINGS

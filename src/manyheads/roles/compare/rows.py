@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor, nn
 
 from manyheads.attention import Mask, Rule, grouped_scores
@@ -50,7 +50,7 @@ LEAST_KEYS = 2  # a row that sees one key is the same in every head
 BLOCK_CELLS = 1 << 18  # weights of a block of rows over all heads, in float64: 2 MB, which stays in cache
 MOST = math.log(2)  # the divergence of two rows that share no key
 TINY = 1e-300  # keeps the logarithm of 0 finite; the 0 it is multiplied with does the rest
-Sharing = Callable[[Site], Mapping[int, tuple[int, ...]]]
+Sharing = Callable[[Site], Mapping[int, Mapping[int, float]]]
 """Which heads of a site use the mean of which heads' weights, where a plan has them do so."""
 
 
@@ -79,7 +79,7 @@ class KeptLayer:
     rule: Rule
     num_keys: list[int]
     spilled: bool
-    sharing: Mapping[int, tuple[int, ...]]
+    sharing: Mapping[int, Mapping[int, float]]
 
     def usable(self, text: int) -> Bool[Tensor, "r"]:
         """Chosen rows that see two keys or more in every head."""
@@ -112,8 +112,8 @@ class KeptLayer:
         if self.sharing:
             # From a copy: a source may itself be replaced.
             before = weights.clone()
-            for head, sources in self.sharing.items():
-                weights[head] = before[list(sources)].mean(0)
+            for head, parts in self.sharing.items():
+                weights[head] = mixed(before, parts)
         return torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
 
 
@@ -188,7 +188,7 @@ def drawn(mask: Mask, tokens: Tokens, text: int, count: int) -> Int[Tensor, "_"]
 def sharing_around(model: nn.Module) -> Sharing:
     """What `applied` blocks around this call have heads share: averaged and copied weights are not those of q and k.
 
-    Recordings hold q and k alone; a comparison of what heads look at needs what the plan made of them. Later steps and
+    Of a site, each head that uses other weights than its own: from which heads, and which part of each. Recordings hold q and k alone; a comparison of what heads look at needs what the plan made of them. Later steps and
     later blocks win, as they do in the outputs. Errors: StatisticError for a list of plans, one for each sample.
     """
     thread = threading.get_ident()
@@ -199,14 +199,29 @@ def sharing_around(model: nn.Module) -> Sharing:
     if any(editor.each_its_own for editor in editors):
         raise StatisticError("the plans around this are one for each sample of a batch: apply one plan for all texts.")
 
-    def sharing(site: Site) -> dict[int, tuple[int, ...]]:
-        shared: dict[int, tuple[int, ...]] = {}
+    def sharing(site: Site) -> dict[int, dict[int, float]]:
+        shared: dict[int, dict[int, float]] = {}
         for act in (act for editor in editors for act in editor.acts.of(site)):
-            if isinstance(act.step, Average | Copy):
-                shared |= dict.fromkeys(act.heads, act.sources)
+            if not isinstance(act.step, Average | Copy):
+                continue
+            share = act.step.share if isinstance(act.step, Copy) else 1.0
+            for head in act.heads:
+                parts = {source: (1 - share) * part for source, part in shared.get(head, {head: 1.0}).items()}
+                for source in act.sources:
+                    parts[source] = parts.get(source, 0.0) + share / len(act.sources)
+                shared[head] = {source: part for source, part in parts.items() if part}
         return shared
 
     return sharing
+
+
+def mixed(maps: Float[Tensor, "h ..."], parts: Mapping[int, float]) -> Float[Tensor, "..."]:
+    """The map of a head that takes a part of each of some heads' weights: their weighted mean, `parts` summing to 1."""
+    # Equal parts as a mean, so that one source's map is its map to the last bit.
+    if len(set(parts.values())) == 1:
+        return maps[list(parts)].mean(0)
+    weights = torch.tensor(list(parts.values()), dtype=maps.dtype, device=maps.device)
+    return torch.einsum("h...,h->...", maps[list(parts)], weights)
 
 
 def pair_divergences(p: Float64[Tensor, "h r n"]) -> Float64[Tensor, "h h"]:

@@ -122,6 +122,7 @@ def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) 
                 title=name,
                 sample="",
                 question=None,
+                swap=None,
                 bundled=False,
                 loaded=False,
                 unavailable=because,

@@ -74,11 +74,18 @@ class Question(AnswerBody):
     words: str
 
 
+class Alternatives(AnswerBody):
+    """A word of a model's sample, where it stands last, and words to put in its place."""
+
+    word: str
+    words: list[str]
+
+
 class ModelEntry(AnswerBody):
     """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
 
     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
-    at the first visit to that text; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
+    at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
     no tokens.
     """
 
@@ -86,6 +93,7 @@ class ModelEntry(AnswerBody):
     title: str
     sample: str
     question: Question | None
+    swap: Alternatives | None
     bundled: bool
     loaded: bool
     unavailable: str | None
@@ -151,6 +159,7 @@ class CopyStep(RequestBody):
     step: Literal["copy"]
     heads: HeadsText
     source: HeadsText
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
 
 
 class SkipStep(RequestBody):

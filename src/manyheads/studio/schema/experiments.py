@@ -88,14 +88,63 @@ class Experiment(AnswerBody):
     per_token: list[Number]
     per_token_words: str
     guesses: list[Guess]
+    control_guesses: list[float] = Field(
+        description="the probability of the likeliest next token under each random set; empty without guesses"
+    )
     neighbours: list[Neighbour]
     diversity: DiversityChange
     verdict: EffectVerdict
-    seen: str = Field(description="what changed of guesses or neighbours, in a sentence; empty without either")
+    headline: str = Field(description="what changed, in plain words")
+    beside: str = Field(description="what random heads do, or why there are none, in a line; empty where nothing changes")
     before_recording: str
     after_recording: str
     words: str
     notes: dict[str, str]
+
+
+class BlendAsk(RequestBody):
+    """A text to read with heads that use more and more of their layer's head 0. `layer`: whose maps, as "L2"."""
+
+    model: Name
+    text: Text
+    layer: Annotated[str, Field(max_length=80)] | None = None
+
+
+class BlendStep(AnswerBody):
+    """One tenth of the way: `share` of head 0's weights in every head.
+
+    `values` is of each of `Blend.items`; `kept` is the cosine of the text's embedding with that as it was, of a model
+    that embeds, `loss` the mean loss (nats a token) of a language model; null where there is none.
+    """
+
+    share: float
+    values: list[float]
+    kept: Number
+    loss: Number
+    headline: str
+    figures: str
+
+
+class Blend(AnswerBody):
+    """All heads on their way to one map, in eleven steps.
+
+    `maps`: base64 of uint16, little-endian, [11, heads, side, side] of `layer`: a share is u / 65,534, 65,535 is a cell
+    that is not seen; `exact` unless the text is longer than `side`, and a cell is then the mean of a block.
+    `items`: the example sentences, or the tokens that are among the likeliest at some step, by `kind`.
+    """
+
+    model: str
+    text: str
+    layer: str
+    heads: list[str]
+    layers: list[str] = Field(description="the layers whose maps can be asked for")
+    side: int
+    exact: bool
+    maps: str
+    tokens: list[Token]
+    kind: Literal["neighbours", "guesses", ""]
+    items: list[str]
+    steps: list[BlendStep]
 
 
 class PruningAsk(RequestBody):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from manyheads.studio.schema.base import AnswerBody, Name, Number, RequestBody, Steps, Text
@@ -251,6 +253,48 @@ class EffectVerdict(AnswerBody):
     words: str
     above: int
     controls: int
+
+
+class SwapAsk(RequestBody):
+    """One word of a recording's text changed. `at`, `query`: tokens of that word, and of the one that asks."""
+
+    at: Annotated[int, Field(ge=0, lt=2**31)]
+    query: Annotated[int, Field(ge=0, lt=2**31)]
+    word: Annotated[str, Field(min_length=1, max_length=200)]
+    heads: Annotated[list[Annotated[str, Field(max_length=80)]], Field(min_length=1, max_length=16)]
+
+
+class SwapRow(AnswerBody):
+    """One head's row of the asking word: the share of each word, before and after."""
+
+    head: str
+    before: list[float]
+    after: list[float]
+
+
+class Swap(AnswerBody):
+    """What one word's looks become when another word is changed; see `manyheads.measurement` WordSwap.
+
+    `query`, `place`: numbers of the word that asks and of the changed one among `words`; `begins`: each word's first
+    token. `links`: the words that the sentence is about. `beside`: the head of the last row, where that was not asked
+    for. `after_recording` can be opened like any other.
+    """
+
+    recording: str
+    after_recording: str
+    text: str
+    words: list[str]
+    begins: list[int]
+    special: list[bool]
+    query: int
+    place: int
+    new: str
+    rows: list[SwapRow]
+    links: list[int]
+    beside: str | None
+    linked: str = Field(description="what the first head does before the change, in a sentence")
+    said: str
+    figures: str
 
 
 class Worth(AnswerBody):

@@ -31,8 +31,8 @@ from manyheads.studio.schema.base import (
     Workspace,
 )
 from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, PatchAsk, SmallestAsk
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk
-from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo
+from manyheads.studio.schema.experiments import BlendAsk, Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo, SwapAsk
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.schema.training import History, HistoryEntry
 from manyheads.studio.session import StudioSession
@@ -158,6 +158,12 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
         opened = desk.recordings.get(recording)
         return await start("worth", lambda report: desk.worth(opened, head, kind, text, report))
 
+    @app.post("/api/recordings/{recording}/swap", status_code=202)
+    async def swap_word(recording: Ident, ask: SwapAsk) -> Job:
+        """Read a text with one word changed: what another word's looks become."""
+        opened = desk.recordings.get(recording)
+        return await start("swap", lambda report: desk.swap(opened, ask, report))
+
     @app.get("/api/recordings/{recording}/thumbnails", response_class=Response, responses=BINARY)
     def thumbnails(
         recording: Ident, size: Annotated[int, Query(ge=1, le=4096)] = 48, how: How = "mean", text: TextIndex = 0
@@ -232,6 +238,13 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
         """Carry out a plan on a text, beside random sets of as many heads."""
         desk.workspace.place_of(ask.model)
         return await start("experiment", lambda report: desk.experiment(ask, report))
+
+    # A route of its own: a plan and its controls are another question, and have another answer.
+    @app.post("/api/experiments/blend", status_code=202)
+    async def blend_heads(ask: BlendAsk) -> Job:
+        """Let all heads of each layer use more and more of one head's map, in eleven steps."""
+        desk.workspace.place_of(ask.model)
+        return await start("blend", lambda report: desk.blend(ask, report))
 
     @app.get("/api/experiments/{experiment}")
     def experiment(experiment: Ident) -> Experiment:

@@ -64,7 +64,7 @@ def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
 class Opened:
     """A recording and its origin. `model` is its name in the workspace, or the name that the file gives.
 
-    `edited`: whether its heads were edited by a plan. `sharing`: by a site's name, which heads use the mean of which
+    `edited`: whether its heads were edited by a plan. `sharing`: by a site's name, which heads use which part of which
     heads' weights under that plan. `written`: the whole text, where it was typed into the page. `model_sinks`: where
     the model parks attention on many texts, as its labels have it; None where they are not known.
     """
@@ -75,7 +75,7 @@ class Opened:
     model: str
     source: str
     edited: bool = False
-    sharing: Mapping[str, Mapping[int, tuple[int, ...]]] = field(default_factory=dict)
+    sharing: Mapping[str, Mapping[int, Mapping[int, float]]] = field(default_factory=dict)
     written: str | None = None
     model_sinks: Sinks | None = None
     computed: Cache[tuple[Any, ...], Any] = field(default_factory=Cache)
@@ -158,7 +158,7 @@ class Recordings:
             lm = self.workspace.load(model, report)  # first: one that is not in the workspace is refused before all
             report("reading the text", 0, None)
             keep = WITH_VALUES if ask.values or values_fit(lm, text) else WITHOUT_VALUES
-            sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
+            sharing: dict[str, Mapping[int, Mapping[int, float]]] = {}
             if steps:
                 plan = plan_of(steps)
                 with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
@@ -203,7 +203,7 @@ class Recordings:
         model: str,
         source: str,
         edited: bool = False,
-        sharing: Mapping[str, Mapping[int, tuple[int, ...]]] | None = None,
+        sharing: Mapping[str, Mapping[int, Mapping[int, float]]] | None = None,
         written: str | None = None,
     ) -> Opened:
         """A recording with the sinks of its model.

@@ -23,7 +23,7 @@ from manyheads.models.loading import find_bundled, is_here, is_hub_id, weights_d
 from manyheads.recording import open_recording
 from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.problems import NotHere
-from manyheads.studio.schema.base import ExamplePair, FileEntry, ModelEntry, Question
+from manyheads.studio.schema.base import Alternatives, ExamplePair, FileEntry, ModelEntry, Question
 from manyheads.watching import FIRST_PART
 
 RECORDING_ENDING, HISTORY_ENDING = ".heads", ".parquet"
@@ -159,6 +159,7 @@ class Workspace:
                 place,
                 sample=reading_of(name).sentence,
                 question=first_question(name),
+                swap=first_swap(name),
                 loaded=name in self.loaded,
                 unavailable=self.why_not(name),
                 device=(
@@ -267,6 +268,12 @@ def first_question(model: str) -> Question | None:
     if model in BUNDLED and BUNDLED[model].predicts:
         words = f"{model} goes on with “{key}”. See which heads look back at that name."
     return Question(text=text, query=query, key=key, words=words)
+
+
+def first_swap(model: str) -> Alternatives | None:
+    """A word of the text that a model begins with, and words to put in its place; None: no offer."""
+    swap = reading_of(model).swap
+    return None if swap is None else Alternatives(word=swap[0], words=list(swap[1]))
 
 
 def is_history(path: Path) -> bool:

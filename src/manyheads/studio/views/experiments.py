@@ -4,8 +4,8 @@ The page wants one answer, with a sentence, tokens and guesses beside the number
 `mh.effect`; two passes of our own, one of them under `mh.applied`, read what is drawn along the text. Heads that are
 removed for good are written as a checkpoint into the workspace's own folder, and nowhere else.
 
-Cost: 6 + `controls` forward passes over the text, and of a model that embeds 4 more, 2 of them over short sentences; of
-a pruning a second copy of the model, and some 10 s for the fresh process that tries it. `progress` is called at every
+Cost: 6 + `controls` forward passes over the text, of a language model `controls` more, and of a model that embeds 4, 2
+of them over short sentences; of a pruning a second copy of the model, and some 10 s for the fresh process that tries it. `progress` is called at every
 layer of each pass, so whatever it raises stops the work within a layer; the model is as it was, for `mh.effect` and
 `mh.applied` leave it so.
 """
@@ -13,48 +13,43 @@ layer of each pass, so whatever it raises stops the work within a layer; the mod
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float64
 from torch import Tensor, nn
 
 from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.edits import METRICS, Prepared, applied, choose_metric, exact, prepare, read_under
 from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.inputs import Batch, forward, read
-from manyheads.interventions import Effect, costs_of, effect, prune_heads, verdict
-from manyheads.interventions.effects import CONTROLS, ROUNDING
+from manyheads.interventions import costs_of, effect, prune_heads, verdict
+from manyheads.interventions.effects import CONTROLS, random_plans
 from manyheads.measurement import spelled
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.models.weights import STOCK
-from manyheads.plan import Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
+from manyheads.plan import Ablate, AblationKind, Copy, Plan
 from manyheads.roles.compare import head_diversity
 from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.schema import experiments as bodies
 from manyheads.studio.schema.recordings import EffectVerdict, Worth
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
 from manyheads.studio.state.workspace import digest
+from manyheads.studio.views.effect_words import headline, sentence
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks
 
 GUESSES = 8  # the likeliest next tokens before, and the likeliest after: what fits beside a text
-NEAREST = 5  # example sentences that are called the nearest
 OWN_PASSES = 2
 # Tokens; rows of a longer text that heads are compared by, or the dial takes seconds.
 LONG_TEXT, ROWS_OF_LONG = 256, 128
 LOSS_WORDS = "each token's loss, after less before, in nats: the first token is not predicted"
 LAST_WORDS = "how far each token's last state turned: 1 - cosine, from 0 (as it was) to 2 (turned round)"
 NO_STATES = "this model returns no state for each token, so there is nothing to tell token by token"
-MOST_STEPS = 3  # that the sentence names one by one; of a longer plan it gives the number
-INSTEAD = {
-    "mean": "held at the mean output",
-    "resample": "as on another text",
-    "first": "looking at the first token alone",
-}
 EVIDENCE = "chosen by hand in the studio"
 
 
@@ -72,6 +67,9 @@ def run(lm: LoadedModel, ask: bodies.ExperimentAsk, *, progress: ReportProgress)
     reading = read(lm, ask.text)
     embeds = choose_metric(lm, "auto")[0].name == "cosine"
     counter = PassCounter(progress, len(reading.groups()) * (4 + ask.controls) + OWN_PASSES)
+    predicts = choose_metric(lm, "auto")[0].name == "loss" and not lm.writes_apart
+    if predicts and plan.on_heads:
+        counter.total += ask.controls  # once more, over the text whose end is guessed
     if embeds:
         counter.total += 2 * (len(reading.groups()) + len(read(lm, EXAMPLE_SENTENCES).groups()))
     if corpus is not None:  # read for the effect, and again for what is shown beside it
@@ -80,7 +78,12 @@ def run(lm: LoadedModel, ask: bodies.ExperimentAsk, *, progress: ReportProgress)
         outcome = effect(lm, plan, ask.text, corpus=corpus, metric=ask.metric, controls=ask.controls, seed=ask.seed)
     with counter.passes(lm.model, "token by token"):
         prepared = prepare(lm, plan, corpus)[0]
-        per_token, per_token_words, guesses = _along(lm, prepared, ask.text)
+        per_token, per_token_words, guesses, likeliest = _along(lm, prepared, ask.text)
+    control_guesses: list[float] = []
+    # Of a plan that changes nothing its random sets change nothing either.
+    if likeliest is not None and outcome.control and "unchanged" not in outcome.notes:
+        with counter.passes(lm.model, "what random heads do to the guess"):
+            control_guesses = _guessed_under(lm, plan, ask, corpus, likeliest)
     with counter.passes(lm.model, "how different the heads look"):
         longest = max(len(piece.ids) for piece in reading.pieces)
         diversity = _diversity_change(lm, prepared, ask.text, None if longest <= LONG_TEXT else ROWS_OF_LONG)
@@ -98,6 +101,7 @@ def run(lm: LoadedModel, ask: bodies.ExperimentAsk, *, progress: ReportProgress)
     if num_windows > 1:
         notes["tokens"] = f"the first of {num_windows} windows"
         notes["interval"] = f"over the {outcome.num_texts} windows of this text, which overlap"
+    first, beside = headline(outcome, lm.spec, guesses, control_guesses, neighbours)
     return bodies.Experiment.of(
         outcome,
         # The same id for the same request about the same model, in every process.
@@ -114,7 +118,9 @@ def run(lm: LoadedModel, ask: bodies.ExperimentAsk, *, progress: ReportProgress)
         neighbours=neighbours,
         diversity=diversity,
         verdict=EffectVerdict.of(verdict(outcome)),
-        seen=_seen(outcome, guesses, neighbours),
+        control_guesses=control_guesses,
+        headline=first,
+        beside=beside,
         before_recording=recording_id(ask.model, ask.text),
         after_recording=recording_id(ask.model, ask.text, ask.plan),
         words=sentence(outcome),
@@ -212,19 +218,20 @@ class PassCounter:
             yield
 
 
-def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | None], str, list[bodies.Guess]]:
-    """The change of each token in a text's first window, the words for it, and the next token's likeliest guesses."""
-    batch = next(batch for batch in read(lm, text).batches() if 0 in batch.places)
-    index = batch.places.index(0)
-    batch = batch.some(slice(index, index + 1))
+def _along(
+    lm: LoadedModel, plan: Prepared, text: str
+) -> tuple[list[float | None], str, list[bodies.Guess], int | None]:
+    """The change of each token in a text's first window, the words for it, the next token's likeliest guesses, and the
+    number of the one that was likeliest before."""
+    batch = first_text(lm, text)
     writes = choose_metric(lm, "auto")[0].name == "loss"
-    before, likely_before = _token_values(lm, batch, writes)
+    before, likely_before = token_values(lm, batch, writes)
     with applied(lm, plan):
-        after, likely_after = _token_values(lm, batch, writes)
+        after, likely_after = token_values(lm, batch, writes)
     if writes:
         change = (after - before).tolist()
         if batch.targets is not None:
-            return change, LOSS_WORDS, []
+            return change, LOSS_WORDS, [], None
         # The likeliest next tokens, before or after, the likeliest of either first; the smaller number where two tie.
         likely = {
             index: (float(likely_before[index]), float(likely_after[index]))
@@ -235,16 +242,41 @@ def _along(lm: LoadedModel, plan: Prepared, text: str) -> tuple[list[float | Non
             bodies.Guess(token=spelled(lm.required_tokenizer, index), before=before, after=after)
             for index, (before, after) in sorted(likely.items(), key=lambda item: (-max(item[1]), item[0]))
         ]
-        return change, LOSS_WORDS, guesses
+        return change, LOSS_WORDS, guesses, int(likely_before.argmax())
     if before.ndim != 2:
-        return [], NO_STATES, []
+        return [], NO_STATES, [], None
     turned = (1 - F.cosine_similarity(before, after, dim=-1)).clamp_min(0)
-    return turned.tolist(), LAST_WORDS, []
+    return turned.tolist(), LAST_WORDS, [], None
+
+
+def _guessed_under(
+    lm: LoadedModel, plan: Plan, ask: bodies.ExperimentAsk, corpus: list[str] | None, token: int
+) -> list[float]:
+    """The probability of a next token under each random set of `effect`'s controls."""
+    batch = first_text(lm, ask.text)
+    shares: list[float] = []
+    prepared, _ = prepare(lm, random_plans(plan, lm.spec, ask.controls, ask.seed), corpus)
+    for drawn in prepared.plans:
+        with applied(lm, Prepared((drawn,), prepared.computed)):
+            shares.append(float(token_values(lm, batch, True)[1][token]))
+    return shares
+
+
+def first_text(lm: LoadedModel, text: str) -> Batch:
+    """The first window of a text, alone."""
+    batch = next(batch for batch in read(lm, text).batches() if 0 in batch.places)
+    index = batch.places.index(0)
+    return batch.some(slice(index, index + 1))
 
 
 def _diversity_change(lm: LoadedModel, plan: Prepared, text: str, rows: int | None) -> bodies.DiversityChange:
     """How different the heads look before and under a plan, in the first stack; nothing where that cannot be said."""
     stack = "" if "" in lm.spec.stacks else next(iter(lm.spec.stacks))
+    silent = {head for step in plan.plans[0].steps if isinstance(step, Ablate) for head in lm.spec.select(step.heads)}
+    heard = [sum(head not in silent for head in site.heads) for site in lm.spec.sites if site.stack == stack]
+    if silent and max(heard) < 2:
+        words = "at most one head of each layer speaks: there are no two maps to compare"
+        return bodies.DiversityChange(before=None, after=None, words=words)
     try:
         before = head_diversity(lm, text, rows=rows, stack=stack)
         with applied(lm, plan):
@@ -252,7 +284,6 @@ def _diversity_change(lm: LoadedModel, plan: Prepared, text: str, rows: int | No
     except StatisticError as error:  # one head in each layer, or a text of one token
         return bodies.DiversityChange(before=None, after=None, words=str(error))
     words = "how different the heads of a layer look: 0, all look at the same words; 1, no two at the same"
-    silent = any(isinstance(step, Ablate) for step in plan.plans[0].steps)
     if silent:
         words += "; heads set to zero still have maps, and are counted"
     return bodies.DiversityChange(before=before.value, after=after.value, words=f"{words} ({after.because})")
@@ -262,12 +293,8 @@ def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[bodies.Neigh
     """Example sentences, the nearest before first, with their cosines before and under the plan; [] without states."""
 
     def cosines() -> list[float]:
-        texts = [read_under(lm, batch, METRICS["cosine"]).reading for batch in read(lm, text).batches()]
-        embeddings = torch.empty(len(EXAMPLE_SENTENCES), texts[0].shape[-1], dtype=torch.float64, device="cpu")
-        for batch in read(lm, EXAMPLE_SENTENCES).batches():
-            embeddings[list(batch.places)] = read_under(lm, batch, METRICS["cosine"]).reading.double().cpu()
-        mean = torch.cat(texts).double().cpu().mean(0)  # over the text's windows
-        return F.cosine_similarity(embeddings, mean[None], dim=-1).tolist()
+        mean = embeddings(lm, text).mean(0)  # over the text's windows
+        return F.cosine_similarity(embeddings(lm, EXAMPLE_SENTENCES), mean[None], dim=-1).tolist()
 
     try:
         before = cosines()
@@ -279,36 +306,15 @@ def _neighbours(lm: LoadedModel, plan: Prepared, text: str) -> list[bodies.Neigh
     return [bodies.Neighbour(sentence=sentence, before=cosine, after=then) for sentence, cosine, then in rows]
 
 
-def _seen(outcome: Effect, guesses: list[bodies.Guess], neighbours: list[bodies.Neighbour]) -> str:
-    """The change, and what a reader of guesses or neighbours sees of it, in a sentence; "" where there are neither.
-
-    The change comes first: a model that is broken may still guess the same token, or find the same sentences.
-    """
-    if guesses:
-        first, now = (max(guesses, key=lambda guess: getattr(guess, side)) for side in ("before", "after"))
-        token = first.token.strip()
-        if first.token == now.token:
-            words = f"the likeliest next token stays “{token}”: {first.before:.0%}, then {first.after:.0%}."
-        else:
-            words = (
-                f"the likeliest next token was “{token}” ({first.before:.0%}) and is now “{now.token.strip()}” "
-                f"({now.after:.0%})."
-            )
-    elif neighbours:
-        orders = (sorted(neighbours, key=lambda entry: -getattr(entry, side)) for side in ("before", "after"))
-        near, now = ({entry.sentence for entry in order[:NEAREST]} for order in orders)
-        changed = len(now - near)
-        words = (
-            f"{changed or 'none'} of the {NEAREST} nearest sentences {'are others' if changed > 1 else 'is another'}."
-        )
-    else:
-        return ""
-    if abs(outcome.change) >= ROUNDING:
-        words = f"{_change_words(outcome)}; {words}"
-    return words[:1].upper() + words[1:]
+def embeddings(lm: LoadedModel, texts: str | Sequence[str]) -> Float64[Tensor, "n m"]:
+    """The embedding of each text, or of each window of a long one, in order. Errors: StatisticError without states."""
+    rows: dict[int, Tensor] = {}
+    for batch in read(lm, texts).batches():
+        rows |= dict(zip(batch.places, read_under(lm, batch, METRICS["cosine"]).reading.double().cpu(), strict=True))
+    return torch.stack([rows[place] for place in sorted(rows)])
 
 
-def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
+def token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     """Losses [n] and the last token's prediction [v] of a language model; else the last states [n, m] and nothing."""
     outputs = forward(lm, batch, guard=False, head=writes).outputs
     if writes:
@@ -320,60 +326,3 @@ def _token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, 
     if not isinstance(states, Tensor) or states.ndim != 3 or states.shape[1] != batch.inputs["input_ids"].shape[1]:
         return torch.empty(0, device="cpu"), torch.empty(0, device="cpu")
     return states[0].double().cpu(), torch.empty(0, device="cpu")
-
-
-def sentence(outcome: Effect) -> str:
-    """What a plan changed, in one plain sentence, with the random heads beside it: a number alone is over-read."""
-    steps = outcome.plan.steps
-    if len(steps) > MOST_STEPS:
-        action = f"After {len(steps)} steps"
-    else:
-        action = " and ".join(map(_step_words, steps))
-        action = action[:1].upper() + action[1:]
-    if "unchanged" in outcome.notes and outcome.change == 0:
-        return f"{action}, nothing changes: {outcome.notes['unchanged']} has no effect here."
-    if abs(outcome.change) < ROUNDING:
-        return f"{action}, nothing changes (what differs is rounding); {_control_words(outcome)}."
-    return f"{action}, {_change_words(outcome)}; {_control_words(outcome)}."
-
-
-def _change_words(outcome: Effect) -> str:
-    """How far the metric moved, as a clause."""
-    size, verb = f"{abs(outcome.change):.3g}", "rises" if outcome.change > 0 else "falls"
-    if outcome.metric == "cosine":
-        return f"the text's embedding turns by {outcome.change:.3g} (1 - cosine, where a right angle is 1)"
-    if outcome.metric == "kl":
-        return f"what is predicted moves by {outcome.change:.3g} nats a token (KL divergence)"
-    if outcome.metric == "loss":
-        levels = f", from {outcome.before:.4g} to {outcome.after:.4g}" if outcome.before is not None else ""
-        return f"the loss {verb} by {size} nats a token{levels}"
-    return f"{outcome.metric} {verb} by {size}{f' {outcome.unit}' if outcome.unit else ''}"
-
-
-def _step_words(step: Step) -> str:
-    match step:
-        case Ablate(kind="zero"):
-            return f"without {step.heads}"
-        case Ablate(kind="streaming"):
-            return f"with {step.heads} seeing the text's first {step.sink} and its last {step.recent} tokens alone"
-        case Ablate():
-            return f"with {step.heads} {INSTEAD[step.kind]}"
-        case Scale():
-            return f"with {step.heads} {step.factor:g} times as loud"
-        case Average():
-            return f"with one mean map for the heads of {step.heads}"
-        case Copy():
-            return f"with the weights of {step.source} in {step.heads}"
-        case SkipOutputProjection():
-            return f"without the output projection of {step.layer}"
-        case SkipPositions():
-            return "without positions"
-
-
-def _control_words(outcome: Effect) -> str:
-    ranked = verdict(outcome)
-    if not ranked.controls:
-        return f"nothing to compare it with ({outcome.notes['control']})"
-    span = " to ".join(dict.fromkeys(f"{change:.3g}" for change in (min(outcome.control), max(outcome.control))))
-    change = f"change{'s' * (ranked.above < 2)} it as much or more, up or down"
-    return f"{ranked.controls} {ranked.things}: {span} ({ranked.above or 'none'} of them {change})"

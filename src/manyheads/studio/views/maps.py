@@ -23,6 +23,7 @@ from torch import Tensor
 from manyheads.models import LoadedModel
 from manyheads.recording import LayerRecord, one_text, prepare, small_maps
 from manyheads.recording.exact_map import Pooled
+from manyheads.roles.compare import mixed
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.schema.recordings import Pair
 from manyheads.studio.state.recordings import Opened
@@ -173,7 +174,7 @@ def word_row_of(opened: Opened, query: int, keys: str, text: int) -> bytes:
 def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
     """Every head's map, small. Envelope: `maps` uint8, `peaks` float32; see docs/decisions/005.
 
-    Under a plan that has heads share weights, a head's map is the one that it uses, the mean of the sources'.
+    Under a plan that has heads share weights, a head's map is the one that it uses, made of the sources'.
     """
     opened.check_text(text)
     low, high = THUMBNAIL_SIZES
@@ -194,10 +195,10 @@ def thumbnails_of(opened: Opened, size: int, how: str, text: int) -> bytes:
             else:
                 pooled, rows_read, num_rows = small_maps(layer, size, text, THUMBNAIL_ROWS)
             before = pooled
-            for head, sources in opened.sharing.get(str(layer.site), {}).items():
-                if how == "mean" or len(sources) == 1:  # the largest of a mean is not the mean of the largest
+            for head, parts in opened.sharing.get(str(layer.site), {}).items():
+                if how == "mean" or len(parts) == 1:  # the largest of a mean is not the mean of the largest
                     pooled = pooled.clone() if pooled is before else pooled
-                    pooled[head] = before[list(sources)].mean(0)
+                    pooled[head] = mixed(before, parts)
             exact &= rows_read == num_rows
             words = words or f"{how} of about {-(-num_rows // size)} x {-(-layer.num_keys(text) // size)} cells"
             words += "" if rows_read == num_rows or "rows" in words else f", {rows_read:,} of {num_rows:,} rows read"

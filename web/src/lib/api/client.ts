@@ -3,8 +3,8 @@
 import type { Envelope } from "./envelope";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
-  Atlas, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, History, HistoryEntry, How, Job, Lesson, LessonEntry, Pair,
-  Progress, PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, Trained, Workspace,
+  Atlas, BlendAsk, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, History, HistoryEntry, How, Job, Lesson, LessonEntry, Pair,
+  Progress, PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, SwapAsk, Trained, Workspace,
 } from "./types";
 
 interface JobOptions {
@@ -123,6 +123,16 @@ export class Client {
   // ------------------------------------------------------------------ experiments, sizes, lessons
   startExperiment(body: RequestBody<ExperimentAsk, "model" | "text" | "plan">): Promise<Job> {
     return this.#post("/api/experiments", body);
+  }
+
+  /** All heads of each layer on their way to one map, in eleven steps. */
+  startBlend(body: RequestBody<BlendAsk, "model" | "text">): Promise<Job> {
+    return this.#post("/api/experiments/blend", body);
+  }
+
+  /** The text of a recording with one word changed, and what becomes of another word's looks. */
+  startSwap(id: string, body: SwapAsk): Promise<Job> {
+    return this.#post(`/api/recordings/${e(id)}/swap`, body);
   }
 
   /** What becomes of nets that are trained as each scene has it. */

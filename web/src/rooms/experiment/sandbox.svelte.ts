@@ -153,7 +153,8 @@ export class Sandbox {
   }
 
   /** Loads a plan from an entry or an address. Its last step goes into the grid, where it can be changed. */
-  load(plan: readonly Step[]): void {
+  load(stored: readonly Step[]): void {
+    const plan = stepsIn(stored) ?? [];
     this.steps = plan.slice(0, -1);
     this.ticked = new Set();
     const last = plan[plan.length - 1];

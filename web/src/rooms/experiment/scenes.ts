@@ -4,7 +4,7 @@
 import type { Experiment, SceneName } from "../../lib/api/types";
 import type { Thumbnails } from "../../lib/state/session.svelte";
 import { allHeads, headsInWords, headsOfLayer, type LayerShape } from "./heads";
-import { ablate, layersOf, type Step } from "./steps";
+import { ablate, copy, layersOf, type Step } from "./steps";
 
 interface Scene {
   name: SceneName;
@@ -31,7 +31,7 @@ export function scenePlan(name: SceneName, layers: readonly LayerShape[]): Step[
   switch (name) {
     case "same": {
       const sources = headsInWords(new Set(layers.flatMap((layer) => headsOfLayer(layer).slice(0, 1))), layers);
-      return layers.some((layer) => layer.num_heads > 1) ? [{ step: "copy", heads: headsInWords(new Set(allHeads(layers)), layers), source: sources }] : [];
+      return layers.some((layer) => layer.num_heads > 1) ? [copy(headsInWords(new Set(allHeads(layers)), layers), sources)] : [];
     }
     case "unmixed":
       return names.map((layer) => ({ step: "skip_output_projection", layer }));
@@ -51,6 +51,8 @@ export function sceneOf(plan: readonly Step[], layers: readonly LayerShape[]): S
 }
 
 const ABSENT = 255; // the byte of a cell that is not visible to its query
+const STEPS = 254; // of a byte, by its square root
+const LEAST_MOVED = 0.005; // less is the rounding of bytes
 
 /** Maps on their way from one state to another: `share` 0 is `from`, 1 is `to`. Cells that only one of them has jump. */
 export function blended(from: Thumbnails, to: Thumbnails, share: number): Thumbnails {
@@ -85,9 +87,22 @@ export function ranked(result: Pick<Experiment, "guesses" | "neighbours">): { be
   return { before: listed("before", "after"), after: listed("after", "before"), kind };
 }
 
-/** The headline of a result and what follows it: the verdict, or, where no control allows one, what is seen to change. */
-export function headline(result: Pick<Experiment, "verdict" | "seen" | "words">): { first: string; then: string } {
-  const { level, words } = result.verdict;
-  const undecided = level === "no control" || level === "too few";
-  return undecided && result.seen ? { first: result.seen, then: words } : { first: words, then: result.seen };
+/** How much the maps of each head moved, the most first: the mean over rows of the share of weight that lies elsewhere. */
+export function mostMoved(from: Thumbnails, to: Thumbnails, count: number): { head: string; moved: number }[] {
+  const cells = to.side ** 2;
+  if (from.maps.length !== to.maps.length) return [];
+  const at = ({ maps, peaks }: Thumbnails, head: number, cell: number) => {
+    const byte = maps[head * cells + cell]!;
+    return byte === ABSENT ? 0 : peaks[head]! * (byte / STEPS) ** 2;
+  };
+  const moved = to.heads.map((head, h) => {
+    let [sum, mass] = [0, 0];
+    for (let cell = 0; cell < cells; cell++) {
+      const [a, b] = [at(from, h, cell), at(to, h, cell)];
+      sum += Math.abs(a - b);
+      mass += a + b;
+    }
+    return { head, moved: mass ? sum / mass : 0 };
+  });
+  return moved.filter(({ moved }) => moved > LEAST_MOVED).sort((a, b) => b.moved - a.moved).slice(0, count);
 }

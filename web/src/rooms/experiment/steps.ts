@@ -3,7 +3,7 @@
 // A step is exactly what POST /api/experiments takes. The words are those of the library (`manyheads.plan.describe`), put
 // for readers who do not know it.
 import type { AblateStep, PlanStep } from "../../lib/api/types";
-import { allHeads, headsNamed, layerName, type LayerShape } from "./heads";
+import { layerName } from "./heads";
 
 type AblateKind = AblateStep["kind"];
 export type Step = PlanStep;
@@ -38,7 +38,9 @@ export const OPERATIONS: readonly OperationInfo[] = [
 /** A stored value as the steps of a plan; null if it is empty or is no such list. */
 export function stepsIn(value: unknown): Step[] | null {
   const isStep = (step: unknown) => typeof step === "object" && step !== null && typeof (step as Record<string, unknown>)["step"] === "string";
-  return Array.isArray(value) && value.length && value.every(isStep) ? (value as Step[]) : null;
+  if (!Array.isArray(value) || !value.length || !value.every(isStep)) return null;
+  // An address of an earlier page says nothing of a share: it meant all of it.
+  return (value as Step[]).map((step) => (step.step === "copy" ? copy(step.heads, step.source, step.share ?? 1) : step));
 }
 
 export function operationInfo(operation: Operation): OperationInfo {
@@ -73,7 +75,7 @@ export function stepInWords(step: Step): string {
     case "average":
       return `${step.heads} share their mean weights`;
     case "copy":
-      return `${step.heads} use the weights of ${step.source}`;
+      return `${step.heads} use ${step.share === 1 ? "" : `${Math.round(100 * step.share)} % of `}the weights of ${step.source}`;
     case "skip_output_projection":
       return `no output projection in ${step.layer}`;
     case "skip_positions":
@@ -97,7 +99,7 @@ export function stepsFor(
     case "average":
       return [{ step: "average", heads }];
     case "copy":
-      return [{ step: "copy", heads, source: options.source }];
+      return [copy(heads, options.source)];
     case "skip_output_projection":
       return options.layers.map((layer) => ({ step: "skip_output_projection", layer }));
     case "resample":
@@ -107,6 +109,11 @@ export function stepsFor(
     default:
       return [ablate(heads, operation)];
   }
+}
+
+/** A step that gives heads the weights of another one, or a share of them. */
+export function copy(heads: string, source: string, share = 1): Extract<Step, { step: "copy" }> {
+  return { step: "copy", heads, source, share };
 }
 
 /** An ablation with all defaults of the server filled in, so that equal steps are equal values. */
@@ -130,34 +137,4 @@ export function reordered<T>(list: readonly T[], from: number, to: number): T[] 
   const items = list.filter((_, index) => index !== from);
   items.splice(Math.max(0, Math.min(to, items.length)), 0, item);
   return items;
-}
-
-interface ComparableHeads {
-  /** Every head, those whose maps can have changed first. */
-  heads: string[];
-  /** Heads whose maps cannot have changed. */
-  unchanged: ReadonlySet<string>;
-}
-
-/** Whose maps a plan can have changed. The own map of a head set to zero stays: its input comes from earlier layers. Only later
-    layers read something else, and heads that got other weights have another map themselves. */
-export function comparableHeads(plan: readonly Step[], layers: readonly LayerShape[]): ComparableHeads {
-  const names = allHeads(layers);
-  const changed = new Set<string>();
-  const reweighted = new Set<string>(); // heads with the weights of others
-  for (const step of plan) {
-    if (step.step === "skip_positions") for (const head of names) reweighted.add(head);
-    for (const head of headsNamed(headsOf(step), layers) ?? []) {
-      changed.add(head);
-      if (step.step === "copy" || step.step === "average") reweighted.add(head);
-    }
-  }
-  // The order of layers is known within one stack only: with several, any head may come after a changed one.
-  const singleStack = new Set(layers.map((layer) => layer.stack)).size === 1;
-  const inOrder = [...layers].sort((a, b) => a.layer - b.layer);
-  const first = inOrder.find((layer) => allHeads([layer]).some((head) => changed.has(head)));
-  const upstream = singleStack && first ? allHeads(layers.filter((layer) => layer.layer <= first.layer)) : [];
-  const unchanged = new Set(upstream.filter((head) => !reweighted.has(head)));
-  const rank = (head: string) => (reweighted.has(head) ? 0 : unchanged.has(head) ? 2 : 1);
-  return { heads: [0, 1, 2].flatMap((group) => names.filter((head) => rank(head) === group)), unchanged };
 }

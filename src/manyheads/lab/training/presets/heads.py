@@ -51,7 +51,7 @@ from manyheads.lab.training.runs import (
 )
 from manyheads.models import device_of
 from manyheads.nn import FeedForward, MultiHeadAttention, Projection
-from manyheads.roles.compare import LEAST_KEYS, MOST, pair_divergences, sharing_around
+from manyheads.roles.compare import LEAST_KEYS, MOST, mixed, pair_divergences, sharing_around
 
 NAME = "heads"
 COUNTS = (1, 2, 4, 8, 16)
@@ -239,8 +239,8 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
         # Recorded in float32, rows are 1e-8 off 1, which the divergence of equal maps shows.
         recorded = recorded / recorded.sum(-1, keepdim=True)
         maps = recorded.clone()
-        for head, sources in sharing.items():
-            maps[head] = recorded[list(sources)].mean(0)
+        for head, parts in sharing.items():
+            maps[head] = mixed(recorded, parts)
         total += float(pair_divergences(maps).sum())
         rows += maps.shape[1]
     return total / max(1, num_heads * (num_heads - 1)) / rows / MOST

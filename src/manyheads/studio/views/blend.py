@@ -1,0 +1,175 @@
+"""All heads on their way to one map: at share a, a head's weights are 1 - a of its own and a of its layer's head 0.
+
+Eleven steps, layer by layer, each a whole pass: what layer 2 reads at 50 % is what layers 0 and 1 made of it at 50 %.
+Each step gives the maps of one layer, and what a reader sees of the change: the nearest sentences of a model that
+embeds, the likeliest next tokens of a language model. The page draws between the steps; its figures are those of the
+nearest one.
+
+Cost: eleven times the pass that records the text, and one to read the outcome (with the example sentences, of a model
+that embeds). `progress` is called at every layer, and may raise to stop.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from manyheads.corpora import EXAMPLE_SENTENCES
+from manyheads.edits import METRICS, applied, choose_metric, read_under
+from manyheads.errors import HeadError, PlanError
+from manyheads.inputs import read, record
+from manyheads.measurement import spelled
+from manyheads.models import LoadedModel
+from manyheads.plan import Copy, Plan
+from manyheads.recording import small_maps
+from manyheads.roles.compare import mixed, sharing_around
+from manyheads.spec import Site
+from manyheads.studio.jobs import ReportProgress
+from manyheads.studio.schema.experiments import Blend, BlendAsk, BlendStep
+from manyheads.studio.views.effect_words import NEAREST, plain
+from manyheads.studio.views.experiments import PassCounter, embeddings, first_text, token_values
+from manyheads.studio.views.recording import token_infos
+from manyheads.texts import Sinks
+
+STEPS = 11
+SIDE = 48  # blocks of a map of a longer text
+ROWS_A_BLOCK = 8  # that are read of a long text
+GUESSES = 5
+LEVELS, ABSENT = 65_534, 65_535  # of two bytes
+
+
+def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
+    """Read a text at 0, 10 ... 100 % of the way to one map for all heads.
+
+    Errors: PlanError where every layer has one head; HeadError for a layer that is not there; TextError.
+    """
+    sites = [site for site in lm.spec.sites if site.num_heads > 1]
+    if not sites:
+        raise PlanError(f"every layer of {lm.name} has one head: there are no two maps to make alike.")
+    layer = _layer(sites, ask.layer)
+    heads, sources = ", ".join(map(str, sites)), ", ".join(str(site.heads[0]) for site in sites)
+    metric = choose_metric(lm, "auto")[0].name
+    embeds = metric == "cosine"
+    passes = STEPS * (2 + embeds * len(read(lm, EXAMPLE_SENTENCES).groups()))
+    counter = PassCounter(progress, passes)
+    first = first_text(lm, ask.text)
+    guesses = metric == "loss" and first.targets is None
+    maps: list[Tensor] = []
+    texts: list[Float[Tensor, "m"]] = []
+    values: list[Tensor] = []
+    losses: list[float | None] = []
+    exact = True
+    for step in range(STEPS):
+        share = step / (STEPS - 1)
+        plan = Plan(Copy(heads, sources, share=share))
+        # At 0 the model itself: a plan that changes nothing would be reported as one.
+        with (
+            counter.passes(lm.model, f"{round(100 * share)} % of the way"),
+            applied(lm, plan) if step else nullcontext(),
+        ):
+            recorded = record(lm, ask.text).stacks[layer.stack][layer.layer]
+            pooled, rows_read, num_rows = small_maps(recorded, SIDE, 0, ROWS_A_BLOCK)
+            exact &= num_rows <= SIDE and recorded.num_keys(0) <= SIDE and rows_read == num_rows
+            sharing = sharing_around(lm.model)(layer)
+            maps.append(torch.stack([mixed(pooled, sharing.get(head, {head: 1.0})) for head in range(len(pooled))]))
+            if embeds:
+                texts.append(embeddings(lm, ask.text).mean(0))
+                values.append(F.cosine_similarity(embeddings(lm, EXAMPLE_SENTENCES), texts[-1][None], dim=-1))
+                losses.append(None)
+            else:
+                loss, likely = token_values(lm, first, metric == "loss")
+                losses.append(float(loss.mean()) if metric == "loss" else None)
+                values.append(likely if guesses else torch.empty(0))
+    if guesses:
+        chosen = sorted({int(index) for likely in values for index in likely.topk(min(GUESSES, len(likely))).indices})
+        items = [spelled(lm.required_tokenizer, index) for index in chosen]
+        values = [likely[chosen] for likely in values]
+    else:
+        items = list(EXAMPLE_SENTENCES) if embeds else []
+    kept = [float(F.cosine_similarity(text, texts[0], dim=0)) for text in texts] or [None] * STEPS
+    stacked = torch.stack(maps).double()
+    levels = torch.where(stacked.isnan(), ABSENT, (stacked.clamp(0, 1) * LEVELS).round()).numpy().astype("<u2")
+    return Blend(
+        model=ask.model,
+        text=ask.text,
+        layer=str(layer),
+        heads=[str(head) for head in layer.heads],
+        layers=list(map(str, sites)),
+        side=stacked.shape[-1],
+        exact=exact,
+        maps=base64.b64encode(levels.tobytes()).decode(),
+        tokens=token_infos(read(lm, ask.text).tokens([0]), Sinks()),
+        kind="guesses" if guesses else "neighbours" if embeds else "",
+        items=items,
+        steps=[
+            BlendStep(
+                share=step / (STEPS - 1),
+                values=values[step].tolist(),
+                kept=kept[step],
+                loss=losses[step],
+                **_words(step, items, values, guesses, kept, losses),
+            )
+            for step in range(STEPS)
+        ],
+    )
+
+
+def _layer(sites: Sequence[Site], name: str | None) -> Site:
+    """The layer whose maps are drawn: the one named, else the middle one."""
+    if name is None:
+        return sites[(len(sites) - 1) // 2]
+    for site in sites:
+        if str(site) == name:
+            return site
+    raise HeadError(f"there is no layer {name} with two heads or more: name one of {', '.join(map(str, sites))}.")
+
+
+def _words(
+    step: int,
+    items: Sequence[str],
+    values: Sequence[Tensor],
+    guesses: bool,
+    kept: Sequence[float | None],
+    losses: Sequence[float | None],
+) -> dict[str, str]:
+    """The headline and the figures of a step."""
+    percent = f"{round(100 * step / (STEPS - 1))} %"
+    parts: list[str] = []
+    if kept[step] is not None:
+        parts.append(f"cosine with the sentence as it was: {kept[step]:.3f}")
+    if losses[step] is not None:
+        parts.append(f"loss: {plain(losses[step])} nats a token")
+    figures = "   ".join([*parts, "(computed at every 10 %)"])
+    if not step:
+        return {"headline": "Each head has its own map. Now slide them onto one.", "figures": figures}
+    if not items:
+        return {"headline": f"{percent} alike.", "figures": figures}
+    first, now = values[0], values[step]
+    if guesses:
+        was, best = int(first.argmax()), int(now.argmax())
+        if was == best:
+            said = f"it still guesses “{items[was].strip()}” ({_share(first[was])} → {_share(now[was])})."
+        else:
+            said = f"it guesses “{items[best].strip()}” ({_share(now[best])}), no longer “{items[was].strip()}”."
+        return {"headline": f"{percent} alike: {said}", "figures": figures}
+    order = now.argsort(descending=True)[:NEAREST].tolist()
+    near = first.argsort(descending=True)[:NEAREST].tolist()
+    new = [index for index in order if index not in near]
+    if new:
+        name = items[new[0]].rstrip(".")
+        said = f"“{name}” is now among the five nearest; {len(new)} of {NEAREST} changed."
+    else:
+        said = f"the same five neighbours{'' if order == near else ', in another order'}."
+    return {"headline": f"{percent} alike: {said}", "figures": figures}
+
+
+def _share(share: Tensor) -> str:
+    value = float(share)
+    return "< 1 %" if 0 < value < 0.005 else f"{value:.0%}".replace("%", " %")

@@ -1,0 +1,296 @@
+// Scene 3: a forward pass, as one token lives it. Its stream runs through the layers in turn; in each, the heads that move it most
+// glow and link it to where they look; in a model that goes on with a text it ends in the next word.
+import { float32, type Envelope } from "../lib/api/envelope";
+import { label } from "../lib/draw/format";
+import type { Token } from "../lib/api/types";
+import { peakOf, quoted, share } from "./figures";
+import type { Chapter, Scene, Table, Words } from "./scene";
+import type { Rect, Stage } from "./stage";
+import { arcOf, ease, mix } from "./time";
+
+const FIRST = 1.2; // seconds: the first layer begins
+const LAYERS = 8; // seconds of all layers of a short model; a deep one takes a little longer
+const SHORTEST = 0.32; // seconds of one layer
+const ENDING = 2.6;
+const MOST_CHAPTERS = 7;
+const CELLS = 96; // of the stream's strip; of a wider stream each is a mean
+
+interface LayerPart {
+  name: string;
+  layer: number;
+  heads: number;
+  feed_forward: number;
+  top: string[];
+}
+
+interface PassHeader {
+  token: number;
+  heads: string[];
+  layers: LayerPart[];
+  embedding: number;
+  biases: number;
+  next: { text: string; probability: number }[];
+  said: string;
+}
+
+/** A head's part: its share of what the token becomes, and where it looks most. */
+interface Part {
+  head: string;
+  share: number;
+  key: number;
+  weight: number;
+}
+
+/** Plays one token's way through the layers. `open`: a click on a head plays its look. */
+export function pass(envelope: Envelope, tokens: readonly Token[], open?: (head: string) => void): Scene {
+  const header = envelope.header as unknown as PassHeader;
+  const [shares, weights] = [float32(envelope, "share").data, float32(envelope, "weight").data];
+  const keys = envelope.arrays["key"]!.data;
+  const parts = header.heads.map((head, i) => ({ head, share: shares[i]!, key: Number(keys[i]), weight: weights[i]! }));
+  const states: Float32Array[] = [];
+  if (envelope.arrays["states"]) {
+    const { data, shape } = float32(envelope, "states");
+    for (let row = 0; row < shape[0]!; row++) states.push(data.subarray(row * shape[1]!, (row + 1) * shape[1]!));
+  }
+  return new Pass(header, parts, states, tokens, open);
+}
+
+class Pass implements Scene {
+  readonly id = "pass";
+  readonly name = "A forward pass";
+  readonly chapters: readonly Chapter[];
+  readonly end: number;
+  /** Heads of each layer. */
+  readonly #layers: Part[][];
+  /** Seconds of a layer. */
+  readonly #step: number;
+  readonly #done: number;
+  readonly #peak: number;
+  readonly #streamPeak: number;
+  readonly #me: string;
+
+  constructor(
+    readonly header: PassHeader,
+    readonly parts: readonly Part[],
+    readonly states: readonly Float32Array[],
+    readonly tokens: readonly Token[],
+    readonly open?: (head: string) => void,
+  ) {
+    const { layers } = header;
+    this.#layers = layers.map(({ name }) => parts.filter(({ head }) => head.startsWith(`${name}H`)));
+    this.#step = Math.max(SHORTEST, LAYERS / layers.length);
+    this.#done = FIRST + this.#step * layers.length;
+    this.end = this.#done + ENDING;
+    this.#peak = Math.max(...parts.map((part) => Math.abs(part.share)), ...layers.map((layer) => Math.abs(layer.feed_forward)), 1e-9);
+    this.#streamPeak = peakOf(...states);
+    this.#me = quoted(tokens[header.token]);
+    const group = Math.ceil(layers.length / MOST_CHAPTERS);
+    const inside = layers.flatMap(({ layer }, i) => {
+      if (i % group) return [];
+      const last = layers[Math.min(layers.length, i + group) - 1]!.layer;
+      return [{ name: last === layer ? `Layer ${layer}` : `Layers ${layer} to ${last}`, at: FIRST + this.#step * i }];
+    });
+    this.chapters = [{ name: "Begin", at: 0 }, ...inside, { name: header.next.length ? "Next word" : "End", at: this.#done }];
+  }
+
+  /** The layer that works at t; -1 before the first, their number after the last. */
+  #at(t: number): number {
+    if (t < FIRST) return -1;
+    return Math.min(this.header.layers.length, Math.floor((t - FIRST) / this.#step + 1e-6));
+  }
+
+  words(t: number): Words {
+    const { layers, embedding, biases, said } = this.header;
+    const now = this.#at(t);
+    if (now < 0) return { headline: `${this.#me} begins as a word at its place, and knows no other.`, figures: `${layers.length} layers of ${this.#layers[0]!.length} heads will move it` };
+    if (now >= layers.length) return { headline: said, figures: `shares of what it becomes: layers ${share(1 - embedding - biases)}, the word itself ${share(embedding)}, biases ${share(biases)}` };
+    const layer = layers[now]!;
+    const best = this.#best(now)[0]!;
+    const figures = `layer ${layer.layer}: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes   heads ${share(layer.heads)}, feed-forward ${share(layer.feed_forward)}   ${best.head} ${share(best.share)}`;
+    return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens[best.key])} (${share(best.weight)}).`, figures };
+  }
+
+  table(): Table {
+    return {
+      caption: `What moves ${this.#me}, layer by layer`,
+      head: ["layer", "share of its heads", "share of its feed-forward", "the head that moves it most", "its share", "looks at", "with"],
+      rows: this.header.layers.map((layer, i) => {
+        const best = this.#best(i)[0]!;
+        return [layer.name, layer.heads.toFixed(4), layer.feed_forward.toFixed(4), best.head, best.share.toFixed(4), label(this.tokens[best.key]), best.weight.toFixed(4)];
+      }),
+    };
+  }
+
+  /** The heads of a layer that move the token most. */
+  #best(layer: number): Part[] {
+    return this.header.layers[layer]!.top.map((name) => this.#layers[layer]!.find(({ head }) => head === name)!);
+  }
+
+  draw(stage: Stage, t: number): void {
+    if (stage.tall) this.#tall(stage, t);
+    else this.#wide(stage, t);
+  }
+
+  /** How far a layer has come at t, from 0 to 1. */
+  #progress(t: number, layer: number): number {
+    const begin = FIRST + this.#step * layer;
+    return ease(t, begin, begin + Math.min(this.#step, 0.8));
+  }
+
+  #head(stage: Stage, rect: Rect, part: Part, p: number, glows: boolean, current: boolean): void {
+    const { colours } = stage;
+    stage.rect(rect, colours.paper2);
+    stage.rect(rect, stage.signed(part.share, this.#peak), p);
+    stage.frame(rect, glows && p > 0 ? colours.accent : colours.line2, glows && p > 0 ? (current ? 2.5 : 1.5) : 1, glows && !current ? mix(1, 0.6, p) : 1);
+    stage.spot(rect, `${part.head}: ${share(part.share)} of what ${this.#me} becomes (${part.share.toFixed(4)})\nlooks most at ${label(this.tokens[part.key])}: ${part.weight.toFixed(4)}`, this.open && (() => this.open!(part.head)));
+  }
+
+  #feedForward(stage: Stage, rect: Rect, layer: LayerPart, p: number): void {
+    stage.rect(rect, stage.colours.paper2);
+    stage.rect(rect, stage.signed(layer.feed_forward, this.#peak), p);
+    stage.frame(rect, stage.colours.line2);
+    stage.spot(rect, `feed-forward of layer ${layer.layer}: ${share(layer.feed_forward)} of what ${this.#me} becomes (${layer.feed_forward.toFixed(4)})`);
+  }
+
+  #strip(stage: Stage, rect: Rect, row: number, p: number): void {
+    const values = this.states[row];
+    if (!values) return;
+    const along = rect.w > rect.h;
+    const group = Math.max(1, Math.ceil(values.length / CELLS));
+    stage.picture(stage.strip(values, this.#streamPeak, along, group), rect, p);
+    stage.frame(rect, stage.colours.line2, 1, Math.max(p, 0.3), p < 0.5);
+    const where = row < this.header.layers.length ? `before layer ${this.header.layers[row]!.layer}` : "at the end";
+    stage.spot(rect, (x, y) => {
+      const place = stage.placeIn(rect, values.length, x, y, along);
+      return `${this.#me} ${where}, number ${place + 1} of ${values.length}: ${values[place]!.toFixed(4)}`;
+    });
+  }
+
+  // ------------------------------------------------------------------ layers side by side
+  #wide(stage: Stage, t: number): void {
+    const { width, height, scale, colours } = stage;
+    const { layers, next } = this.header;
+    const now = this.#at(t);
+    const left = 84 * scale;
+    const right = next.length ? 210 * scale : 24 * scale;
+    const column = (width - left - right) / (layers.length + 0.6);
+    const most = Math.max(...this.#layers.map((heads) => heads.length));
+    const top = height * 0.34; // the sentence and its links lie above
+    const bottom = height - 26 * scale;
+    const cell = Math.max(3, Math.min(26 * scale, column * 0.52, (bottom - top - 30 * scale) / (most + 1.8)));
+    const narrow = Math.max(3, Math.min(14 * scale, column * 0.26));
+    const tallest = cell * most;
+    const every = Math.ceil((30 * scale) / column); // names of layers that would touch are left out
+    stage.text("heads", left - 12 * scale, top + tallest / 2, { size: 12, weight: 620, align: "right" });
+    stage.text("feed-forward", left - 12 * scale, top + tallest + cell * 1.15 + 4 * scale, { size: 11, align: "right", colour: colours.ink2 });
+    layers.forEach((layer, i) => {
+      const x = left + column * i;
+      const p = this.#progress(t, i);
+      const current = i === now;
+      this.#strip(stage, { x, y: top, w: narrow, h: tallest }, i, i === 0 ? ease(t, 0.1, 0.8) : this.#progress(t, i - 1));
+      const glowing = new Set(layer.top);
+      const at = x + narrow + Math.min(8 * scale, column * 0.1);
+      this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: at, y: top + cell * h, w: cell - 2, h: cell - 2 }, part, p, glowing.has(part.head), current));
+      this.#feedForward(stage, { x: at, y: top + tallest + cell * 0.6, w: cell - 2, h: cell - 2 }, layer, p);
+      if (i % every === 0) stage.text(`L${layer.layer}`, at + cell / 2, top - 8 * scale, { size: 11, weight: current ? 700 : 400, align: "center", colour: current ? colours.accent : colours.ink3 });
+    });
+    this.#strip(stage, { x: left + column * layers.length, y: top, w: narrow, h: tallest }, layers.length, this.#progress(t, layers.length - 1));
+    this.#sentence(stage, t, { x: 32 * scale, y: 0, w: width - 64 * scale, h: top - 26 * scale });
+    if (next.length) this.#next(stage, t, { x: width - right + 24 * scale, y: top, w: right - 56 * scale, h: Math.max(tallest, 150 * scale) });
+  }
+
+  /** The words, and links from the token to where the heads that move it most look. */
+  #sentence(stage: Stage, t: number, room: Rect): void {
+    const { scale, colours } = stage;
+    const now = this.#at(t);
+    const last = this.header.layers.length;
+    const weight = (token: number) => Math.max(0, ...this.parts.map((part) => (part.key === token ? part.weight : 0)));
+    const asks = this.header.token;
+    const order = this.tokens.map((_, i) => i).sort((a, b) => (b === asks ? 1 : 0) - (a === asks ? 1 : 0) || weight(b) - weight(a));
+    const size = 13;
+    const wide = (token: number) => stage.measure(label(this.tokens[token], 14), { size, mono: true, weight: token === asks ? 700 : 400 }) + 14 * scale;
+    const shown: number[] = [];
+    let used = 0;
+    for (const token of order) {
+      if (used + wide(token) > room.w) break;
+      used += wide(token);
+      shown.push(token);
+    }
+    shown.sort((a, b) => a - b);
+    const y = room.y + room.h;
+    let x = room.x + (room.w - used) / 2;
+    const middles = new Map<number, number>();
+    for (const token of shown) {
+      middles.set(token, x + wide(token) / 2);
+      x += wide(token);
+    }
+    const from = { x: middles.get(asks)!, y: y - 18 * scale };
+    const looked = new Set<number>();
+    if (now >= 0 && now < last) {
+      const p = this.#progress(t, now);
+      for (const { key, weight: part, head } of this.#best(now)) {
+        if (!middles.has(key) || key === asks) continue;
+        looked.add(key);
+        const first = head === this.header.layers[now]!.top[0];
+        stage.line(arcOf(from, { x: middles.get(key)!, y: from.y }, room.h - 30 * scale), first ? colours.accent : colours.ink3, Math.max(1, part * 22 * scale * p), first ? 0.9 : 0.55);
+      }
+    }
+    for (const token of shown) {
+      const entry = this.tokens[token]!;
+      const strong = token === asks;
+      const colour = strong ? colours.accent : looked.has(token) ? colours.ink : entry.special || now >= 0 && now < last ? colours.ink3 : colours.ink2;
+      stage.text(label(entry, 14), middles.get(token)!, y, { size, mono: true, align: "center", weight: strong ? 700 : 400, colour });
+    }
+  }
+
+  /** The likeliest next tokens. */
+  #next(stage: Stage, t: number, room: Rect): void {
+    const { scale, colours } = stage;
+    const p = ease(t, this.#done, this.#done + 0.9);
+    stage.text("next word", room.x, room.y - 8 * scale, { size: 12, weight: 620, colour: colours.ink2 });
+    const line = Math.min(34 * scale, room.h / Math.max(1, this.header.next.length));
+    this.header.next.forEach(({ text, probability }, i) => {
+      const y = room.y + line * (i + 0.5);
+      const written = text.trim() || text;
+      const short = written.length > 12 ? `${written.slice(0, 11)}…` : written;
+      stage.text(short, room.x, y, { size: 13, mono: true, weight: i ? 400 : 700, colour: i ? colours.ink : colours.accent, alpha: p });
+      stage.text(share(probability), room.x + room.w, y, { size: 12, align: "right", colour: colours.ink2, alpha: p });
+      stage.rect({ x: room.x, y: y + 5 * scale, w: room.w * probability * p, h: 4 }, i ? colours.ink3 : colours.accent, p);
+      if (p > 0) stage.spot({ x: room.x, y: y - line / 2, w: room.w, h: line }, `${written}: ${probability.toFixed(4)}`);
+    });
+  }
+
+  // ------------------------------------------------------------------ layers under each other
+  #tall(stage: Stage, t: number): void {
+    const { width, height, colours } = stage;
+    const { layers, next } = this.header;
+    const now = this.#at(t);
+    const under = next.length ? 20 + 24 * next.length : 8;
+    const top = 22;
+    const row = (height - top - under) / (layers.length + 0.5);
+    const most = Math.max(...this.#layers.map((heads) => heads.length));
+    const left = 34;
+    const room = width * 0.5;
+    const cell = Math.max(3, Math.min(row * 0.62, room / (most + 1.6)));
+    const thin = Math.max(2, Math.min(8, row * 0.2));
+    const every = Math.ceil(13 / row);
+    stage.text(`${this.#me}, through ${layers.length} layers`, 12, 14, { size: 12, weight: 620 });
+    layers.forEach((layer, i) => {
+      const y = top + row * i;
+      const p = this.#progress(t, i);
+      const current = i === now;
+      this.#strip(stage, { x: left, y, w: cell * most, h: thin }, i, i === 0 ? ease(t, 0.1, 0.8) : this.#progress(t, i - 1));
+      const glowing = new Set(layer.top);
+      const line = y + thin + 2;
+      this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: left + cell * h, y: line, w: cell - 2, h: cell - 2 }, part, p, glowing.has(part.head), current));
+      this.#feedForward(stage, { x: left + cell * (most + 0.5), y: line, w: cell - 2, h: cell - 2 }, layer, p);
+      if (i % every === 0) stage.text(`L${layer.layer}`, left - 6, line + cell / 2 + 3, { size: 11, align: "right", weight: current ? 700 : 400, colour: current ? colours.accent : colours.ink3 });
+      if (p < 0.5 || (row < 15 && !current)) return;
+      const best = this.#best(i)[0]!;
+      const words = `${best.head.replace(/^.*H/, "H")} → ${label(this.tokens[best.key], 10)} ${share(best.weight)}`;
+      stage.text(words, left + cell * (most + 1.5) + 6, line + cell / 2 + 4, { size: 11, colour: current ? colours.accent : colours.ink2, weight: current ? 620 : 400 });
+    });
+    this.#strip(stage, { x: left, y: top + row * layers.length, w: cell * most, h: thin }, layers.length, this.#progress(t, layers.length - 1));
+    if (next.length) this.#next(stage, t, { x: 12, y: height - under + 16, w: width - 24, h: under - 20 });
+  }
+}
