@@ -102,7 +102,7 @@ class Verdict:
     """
 
     right: bool
-    points: float
+    points: int | float
     words: str
     answered: bool = True
     solution: str = ""
@@ -115,7 +115,7 @@ class Verdict:
         return brief(f"Verdict({self.words})")
 
     @classmethod
-    def correct(cls, right: Right, points: float, note: str = "") -> Verdict:
+    def correct(cls, right: Right, points: int | float, note: str = "") -> Verdict:
         return cls(True, points, f"Right. {note}{right.words}")
 
     @classmethod
@@ -132,7 +132,7 @@ def tries_of(choices: Sequence[str]) -> int:
     return 1 if len(choices) == 2 else TRIES
 
 
-def points_left(points: int, num_wrong: int, num_tries: int = TRIES) -> float:
+def points_left(points: int, num_wrong: int, num_tries: int = TRIES) -> int | float:
     """The points of a right answer after so many wrong ones: half of them after each, none once the solution is shown.
 
     >>> [points_left(2, num_wrong) for num_wrong in range(3)], points_left(1, 1)
@@ -174,7 +174,7 @@ def judge(
     return verdict
 
 
-def _judge(right: Right, kind: str, choices: Sequence[str], points: float, answer: str, question: str) -> Verdict:
+def _judge(right: Right, kind: str, choices: Sequence[str], points: int | float, answer: str, question: str) -> Verdict:
     written = " ".join(answer.split())
     if not written:
         return Verdict.no_answer("Write an answer first.")
@@ -231,7 +231,7 @@ def _forms(written: str) -> tuple[str, ...]:
 # ----------------------------------------------------------------------------------------------------------- numbers
 
 
-def _judge_number(right: Right, points: float, written: str, question: str) -> Verdict:
+def _judge_number(right: Right, points: int | float, written: str, question: str) -> Verdict:
     """Whether a number is right, in whatever unit it is written."""
     quantity = read_quantity(written)
     if quantity is None:

@@ -32,7 +32,7 @@ class Progress:
     def __init__(self, folder: Path | None = None) -> None:
         self.path: Path | None = None
         self.trouble = ""
-        self.points: dict[str, dict[str, float]] = {}
+        self.points: dict[str, dict[str, int | float]] = {}
         self.wrong: dict[str, dict[str, tuple[str, int]]] = {}
         try:
             self.path = (state_folder() if folder is None else folder) / "lessons.json"
@@ -61,7 +61,7 @@ class Progress:
         except (ValueError, RecursionError):
             self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
 
-    def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, float]:
+    def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int | float]:
         """The number of these questions that are answered, and the points that they gave."""
         reached = [self.points.get(lesson, {}).get(name, 0) for name in questions]
         return sum(number > 0 for number in reached), sum(reached)
@@ -77,7 +77,7 @@ class Progress:
         self.wrong.setdefault(lesson, {})[question] = (inputs, count)
         self._keep()
 
-    def reach(self, lesson: str, question: str, points: float) -> None:
+    def reach(self, lesson: str, question: str, points: int | float) -> None:
         """Note the points of a question, if there are more than before, and save; `trouble` has a failure's reason."""
         best = self.points.setdefault(lesson, {})
         if points > best.get(question, 0):
