@@ -162,7 +162,7 @@ SMALL = 20  # a whole number below stands in any text, and says nothing
 def figures_that_are_right(text, right, question):
     """The numbers of a text that would be judged right, but for small whole ones."""
     figures = [match[0] for match in FIGURE.finditer(text)]
-    figures = [each for each in figures if not (each.isdigit() and int(each) < SMALL)]
+    figures = [each for each in figures if not re.fullmatch(r"-?1?\d,?", each)]
     if float(right.answer).is_integer() and abs(right.answer) < SMALL:
         return []
     return [each for each in figures if judge(right, "number", (), 1, each, question).right]
