@@ -1,4 +1,4 @@
-// openapi.json sha256:706424385bd32101b6b44a2c41e443401b0d52b38bfcc31548a5440b941f0679
+// openapi.json sha256:438ba397ff095051358e94b0914e4f08acb80a00e49c1303fc1f23dc7401d036
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -557,6 +557,26 @@ export interface paths {
          * @description One exact row of a head's map: which tokens one token reads.
          */
         get: operations["map_row"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/recordings/{recording}/said/{head}/{query}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Head Output
+         * @description What a head (L3H1) or a whole layer (L3) says at one token, and what that adds to the residual stream.
+         */
+        get: operations["head_output"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2211,6 +2231,8 @@ export interface components {
         /**
          * RecordingAsk
          * @description A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open.
+         *
+         *     `values`: keep values also where the recording is large.
          */
         RecordingAsk: {
             /** File */
@@ -2224,6 +2246,11 @@ export interface components {
             plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Text */
             text?: string | null;
+            /**
+             * Values
+             * @default false
+             */
+            values: boolean;
         };
         /**
          * RecordingInfo
@@ -5427,6 +5454,105 @@ export interface operations {
                 recording: string;
                 head: string;
                 row: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.manyheads.arrays": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    head_output: {
+        parameters: {
+            query?: {
+                keys?: number;
+                text?: number;
+            };
+            header?: never;
+            path: {
+                recording: string;
+                head: string;
+                query: number;
             };
             cookie?: never;
         };
