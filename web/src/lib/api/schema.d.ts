@@ -1,4 +1,4 @@
-// openapi.json sha256:438ba397ff095051358e94b0914e4f08acb80a00e49c1303fc1f23dc7401d036
+// openapi.json sha256:006d9f76be39e75baac8bb1faf65adef87e5cdf23faf217d2428c1628f55f76b
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1000,9 +1000,12 @@ export interface components {
          * @description The result of a live cell. `links`: heads on a text, to open in the Head room.
          *
          *     `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
-         *     whose x axis `frames` has a place for each value of `shown`.
+         *     whose x axis `frames` has a place for each value of `shown`, and `headlines` a sentence; `marked` are the cells that
+         *     they speak of, which stand out from `born` on.
          */
         CellResult: {
+            /** Born */
+            born?: number | null;
             /**
              * Cards
              * @default []
@@ -1025,6 +1028,11 @@ export interface components {
              * @default []
              */
             frames: number[];
+            /**
+             * Headlines
+             * @default []
+             */
+            headlines: string[];
             /** Lesson */
             lesson: string;
             /**
@@ -1032,6 +1040,14 @@ export interface components {
              * @default []
              */
             links: components["schemas"]["HeadLink"][];
+            /**
+             * Marked
+             * @default []
+             */
+            marked: [
+                number,
+                number
+            ][];
             /** Shown */
             shown: components["schemas"]["Shown"][];
             /** Words */
@@ -1040,6 +1056,8 @@ export interface components {
         /**
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
+         *
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
          */
         Check: {
             /**
@@ -1066,13 +1084,21 @@ export interface components {
             points: number;
             /** Question */
             question: string;
+            /** Worth */
+            worth: number[];
         };
         /**
          * CheckAsk
          * @description An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about.
+         *
+         *     `num_wrong`: how many wrong answers, or looks at the hint, there were before. `show`: the verdict on the answer; or,
+         *     whatever the answer, the hint or the solution.
          */
         CheckAsk: {
-            /** Answer */
+            /**
+             * Answer
+             * @default
+             */
             answer: string;
             /**
              * Cell
@@ -1088,6 +1114,17 @@ export interface components {
             inputs: {
                 [key: string]: string | number;
             };
+            /**
+             * Num Wrong
+             * @default 0
+             */
+            num_wrong: number;
+            /**
+             * Show
+             * @default verdict
+             * @enum {string}
+             */
+            show: "verdict" | "hint" | "solution";
         };
         /**
          * CircuitRun
@@ -1770,7 +1807,7 @@ export interface components {
             /** Minutes */
             minutes: number;
             /** Parts */
-            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"])[];
+            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"] | components["schemas"]["LessonScene"])[];
             /** Seed */
             seed: number | null;
             /** Slug */
@@ -1785,8 +1822,14 @@ export interface components {
         /**
          * LessonEntry
          * @description A lesson of the list. `points`: the points of each of its questions, by the question's name.
+         *
+         *     `group`: under which it is listed; `everyone`: whether everybody should take it.
          */
         LessonEntry: {
+            /** Everyone */
+            everyone: boolean;
+            /** Group */
+            group: string;
             /** Minutes */
             minutes: number;
             /** Num Checks */
@@ -1801,6 +1844,30 @@ export interface components {
             summary: string;
             /** Title */
             title: string;
+        };
+        /**
+         * LessonScene
+         * @description A place for a scene of the player, on this sentence: `head` and `word` are those that it begins with.
+         */
+        LessonScene: {
+            /** Head */
+            head: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "scene";
+            /**
+             * Scene
+             * @enum {string}
+             */
+            scene: "word" | "layer";
+            /** Sentence */
+            sentence: string;
+            /** Title */
+            title: string;
+            /** Word */
+            word: string;
         };
         /** Limits */
         Limits: {
@@ -1835,7 +1902,8 @@ export interface components {
         };
         /**
          * LiveCell
-         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
+         *     `wide`: shown below its text, not beside it.
          */
         LiveCell: {
             /**
@@ -1859,6 +1927,11 @@ export interface components {
             parameters: components["schemas"]["Parameter"][];
             /** Title */
             title: string;
+            /**
+             * Wide
+             * @default false
+             */
+            wide: boolean;
         };
         /**
          * ModelEntry
@@ -2693,6 +2766,8 @@ export interface components {
         /**
          * Verdict
          * @description `answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
+         *
+         *     `solution`: the right answer with its reason, once no try is left; else "".
          */
         Verdict: {
             /**
@@ -2704,6 +2779,11 @@ export interface components {
             points: number;
             /** Right */
             right: boolean;
+            /**
+             * Solution
+             * @default
+             */
+            solution: string;
             /** Words */
             words: string;
         };
