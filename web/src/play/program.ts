@@ -2,6 +2,7 @@
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
 import { birth } from "./birth";
 import { saveMoment, saveStills } from "./export";
+import { layer } from "./layer";
 import { Stage } from "./stage";
 import { word } from "./word";
 
@@ -10,6 +11,7 @@ const program = {
   saveMoment,
   saveStills,
   word,
+  layer,
   birth,
 };
 

@@ -1,4 +1,4 @@
-// openapi.json sha256:006d9f76be39e75baac8bb1faf65adef87e5cdf23faf217d2428c1628f55f76b
+// openapi.json sha256:1d9bbdc825c4c7dd58ff3ca20bc3b09c574dccbc5dec07fea15d9d84ee7ff976
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -862,6 +862,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -879,6 +880,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -2687,6 +2689,20 @@ export interface components {
             unit: string;
         };
         /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
+        };
+        /**
          * Token
          * @description A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
          *
@@ -2802,6 +2818,8 @@ export interface components {
         /**
          * Workspace
          * @description What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written.
+         *
+         *     `num_histories`: how many watched trainings there are.
          */
         Workspace: {
             /** Can Write */
@@ -2817,6 +2835,11 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /** Models */
             models: components["schemas"]["ModelEntry"][];
+            /**
+             * Num Histories
+             * @default 0
+             */
+            num_histories: number;
             /**
              * Opened
              * @description the recording that the command line named, opened first
