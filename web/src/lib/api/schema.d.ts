@@ -1,4 +1,4 @@
-// openapi.json sha256:ea3e2be5182ed5bae0595e3d13bf712111003ce36bbc989742dcce8e228ebdcd
+// openapi.json sha256:1d9bbdc825c4c7dd58ff3ca20bc3b09c574dccbc5dec07fea15d9d84ee7ff976
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -134,26 +134,6 @@ export interface paths {
          * @description Carry out a plan on a text, beside random sets of as many heads.
          */
         post: operations["run_experiment"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/experiments/blend": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Blend Heads
-         * @description Let all heads of each layer use more and more of one head's map, in eleven steps.
-         */
-        post: operations["blend_heads"];
         delete?: never;
         options?: never;
         head?: never;
@@ -545,26 +525,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/recordings/{recording}/pass/{token}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Forward Pass
-         * @description One token's way through the layers: each head's and feed-forward's share of what the token became.
-         */
-        get: operations["forward_pass"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/recordings/{recording}/roles": {
         parameters: {
             query?: never;
@@ -619,26 +579,6 @@ export interface paths {
         get: operations["head_output"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/recordings/{recording}/swap": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Swap Word
-         * @description Read a text with one word changed: what another word's looks become.
-         */
-        post: operations["swap_word"];
         delete?: never;
         options?: never;
         head?: never;
@@ -889,16 +829,6 @@ export interface components {
             wrong: string;
         };
         /**
-         * Alternatives
-         * @description A word of a model's sample, where it stands last, and words to put in its place.
-         */
-        Alternatives: {
-            /** Word */
-            word: string;
-            /** Words */
-            words: string[];
-        };
-        /**
          * AnswerToken
          * @description An answer: the token that stands for it, and that token's probability on the clean and on the corrupted text.
          */
@@ -987,79 +917,6 @@ export interface components {
             step: "average";
         };
         /**
-         * Blend
-         * @description All heads on their way to one map, in eleven steps.
-         *
-         *     `maps`: base64 of uint16, little-endian, [11, heads, side, side] of `layer`: a share is u / 65,534, 65,535 is a cell
-         *     that is not seen; `exact` unless the text is longer than `side`, and a cell is then the mean of a block.
-         *     `items`: the example sentences, or the tokens that are among the likeliest at some step, by `kind`.
-         */
-        Blend: {
-            /** Exact */
-            exact: boolean;
-            /** Heads */
-            heads: string[];
-            /** Items */
-            items: string[];
-            /**
-             * Kind
-             * @enum {string}
-             */
-            kind: "neighbours" | "guesses" | "";
-            /** Layer */
-            layer: string;
-            /**
-             * Layers
-             * @description the layers whose maps can be asked for
-             */
-            layers: string[];
-            /** Maps */
-            maps: string;
-            /** Model */
-            model: string;
-            /** Side */
-            side: number;
-            /** Steps */
-            steps: components["schemas"]["BlendStep"][];
-            /** Text */
-            text: string;
-            /** Tokens */
-            tokens: components["schemas"]["Token"][];
-        };
-        /**
-         * BlendAsk
-         * @description A text to read with heads that use more and more of their layer's head 0. `layer`: whose maps, as "L2".
-         */
-        BlendAsk: {
-            /** Layer */
-            layer?: string | null;
-            /** Model */
-            model: string;
-            /** Text */
-            text: string;
-        };
-        /**
-         * BlendStep
-         * @description One tenth of the way: `share` of head 0's weights in every head.
-         *
-         *     `values` is of each of `Blend.items`; `kept` is the cosine of the text's embedding with that as it was, of a model
-         *     that embeds, `loss` the mean loss (nats a token) of a language model; null where there is none.
-         */
-        BlendStep: {
-            /** Figures */
-            figures: string;
-            /** Headline */
-            headline: string;
-            /** Kept */
-            kept: number | null;
-            /** Loss */
-            loss: number | null;
-            /** Share */
-            share: number;
-            /** Values */
-            values: number[];
-        };
-        /**
          * CacheLine
          * @description The KV cache of one variant (MHA, GQA, MQA) against context length; `num_bytes` at the requested context.
          */
@@ -1145,9 +1002,12 @@ export interface components {
          * @description The result of a live cell. `links`: heads on a text, to open in the Head room.
          *
          *     `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
-         *     whose x axis `frames` has a place for each value of `shown`.
+         *     whose x axis `frames` has a place for each value of `shown`, and `headlines` a sentence; `marked` are the cells that
+         *     they speak of, which stand out from `born` on.
          */
         CellResult: {
+            /** Born */
+            born?: number | null;
             /**
              * Cards
              * @default []
@@ -1170,6 +1030,11 @@ export interface components {
              * @default []
              */
             frames: number[];
+            /**
+             * Headlines
+             * @default []
+             */
+            headlines: string[];
             /** Lesson */
             lesson: string;
             /**
@@ -1177,6 +1042,14 @@ export interface components {
              * @default []
              */
             links: components["schemas"]["HeadLink"][];
+            /**
+             * Marked
+             * @default []
+             */
+            marked: [
+                number,
+                number
+            ][];
             /** Shown */
             shown: components["schemas"]["Shown"][];
             /** Words */
@@ -1185,6 +1058,8 @@ export interface components {
         /**
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
+         *
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
          */
         Check: {
             /**
@@ -1211,13 +1086,21 @@ export interface components {
             points: number;
             /** Question */
             question: string;
+            /** Worth */
+            worth: number[];
         };
         /**
          * CheckAsk
          * @description An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about.
+         *
+         *     `num_wrong`: how many wrong answers, or looks at the hint, there were before. `show`: the verdict on the answer; or,
+         *     whatever the answer, the hint or the solution.
          */
         CheckAsk: {
-            /** Answer */
+            /**
+             * Answer
+             * @default
+             */
             answer: string;
             /**
              * Cell
@@ -1233,6 +1116,17 @@ export interface components {
             inputs: {
                 [key: string]: string | number;
             };
+            /**
+             * Num Wrong
+             * @default 0
+             */
+            num_wrong: number;
+            /**
+             * Show
+             * @default verdict
+             * @enum {string}
+             */
+            show: "verdict" | "hint" | "solution";
         };
         /**
          * CircuitRun
@@ -1285,11 +1179,6 @@ export interface components {
              * @example L3H7, L5
              */
             heads: string;
-            /**
-             * Share
-             * @default 1
-             */
-            share: number;
             /**
              * Source
              * @example L3H7, L5
@@ -1400,28 +1289,13 @@ export interface components {
             before: number | null;
             /** Before Recording */
             before_recording: string;
-            /**
-             * Beside
-             * @description what random heads do, or why there are none, in a line; empty where nothing changes
-             */
-            beside: string;
             /** Change */
             change: number;
             /** Control */
             control: number[];
-            /**
-             * Control Guesses
-             * @description the probability of the likeliest next token under each random set; empty without guesses
-             */
-            control_guesses: number[];
             diversity: components["schemas"]["DiversityChange"];
             /** Guesses */
             guesses: components["schemas"]["Guess"][];
-            /**
-             * Headline
-             * @description what changed, in plain words
-             */
-            headline: string;
             /** High */
             high: number | null;
             /** Id */
@@ -1448,6 +1322,11 @@ export interface components {
             plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Plan Words */
             plan_words: string;
+            /**
+             * Seen
+             * @description what changed of guesses or neighbours, in a sentence; empty without either
+             */
+            seen: string;
             /** Share Of Controls Above */
             share_of_controls_above: number | null;
             /** Text */
@@ -1800,11 +1679,11 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "blend" | "pruning" | "cell" | "swap" | "pair" | "patching" | "writing" | "paths" | "circuit";
+            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "pruning" | "cell" | "pair" | "patching" | "writing" | "paths" | "circuit";
             problem: components["schemas"]["Problem"] | null;
             progress: components["schemas"]["Progress"];
             /** Result */
-            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Swap"] | components["schemas"]["Experiment"] | components["schemas"]["Blend"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | {
+            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Experiment"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | {
                 [key: string]: components["schemas"]["JsonValue"];
             } | null;
             /** Seconds */
@@ -1930,7 +1809,7 @@ export interface components {
             /** Minutes */
             minutes: number;
             /** Parts */
-            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"])[];
+            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"] | components["schemas"]["LessonScene"])[];
             /** Seed */
             seed: number | null;
             /** Slug */
@@ -1945,8 +1824,14 @@ export interface components {
         /**
          * LessonEntry
          * @description A lesson of the list. `points`: the points of each of its questions, by the question's name.
+         *
+         *     `group`: under which it is listed; `everyone`: whether everybody should take it.
          */
         LessonEntry: {
+            /** Everyone */
+            everyone: boolean;
+            /** Group */
+            group: string;
             /** Minutes */
             minutes: number;
             /** Num Checks */
@@ -1961,6 +1846,30 @@ export interface components {
             summary: string;
             /** Title */
             title: string;
+        };
+        /**
+         * LessonScene
+         * @description A place for a scene of the player, on this sentence: `head` and `word` are those that it begins with.
+         */
+        LessonScene: {
+            /** Head */
+            head: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "scene";
+            /**
+             * Scene
+             * @enum {string}
+             */
+            scene: "word" | "layer";
+            /** Sentence */
+            sentence: string;
+            /** Title */
+            title: string;
+            /** Word */
+            word: string;
         };
         /** Limits */
         Limits: {
@@ -1995,7 +1904,8 @@ export interface components {
         };
         /**
          * LiveCell
-         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
+         *     `wide`: shown below its text, not beside it.
          */
         LiveCell: {
             /**
@@ -2019,13 +1929,18 @@ export interface components {
             parameters: components["schemas"]["Parameter"][];
             /** Title */
             title: string;
+            /**
+             * Wide
+             * @default false
+             */
+            wide: boolean;
         };
         /**
          * ModelEntry
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
          *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
-         *     at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
+         *     at the first visit to that text; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
          *     no tokens.
          */
         ModelEntry: {
@@ -2041,7 +1956,6 @@ export interface components {
             question: components["schemas"]["Question"] | null;
             /** Sample */
             sample: string;
-            swap: components["schemas"]["Alternatives"] | null;
             /** Title */
             title: string;
             /** Unavailable */
@@ -2775,75 +2689,6 @@ export interface components {
             unit: string;
         };
         /**
-         * Swap
-         * @description What one word's looks become when another word is changed; see `manyheads.measurement` WordSwap.
-         *
-         *     `query`, `place`: numbers of the word that asks and of the changed one among `words`; `begins`: each word's first
-         *     token. `links`: the words that the sentence is about. `beside`: the head of the last row, where that was not asked
-         *     for. `after_recording` can be opened like any other.
-         */
-        Swap: {
-            /** After Recording */
-            after_recording: string;
-            /** Begins */
-            begins: number[];
-            /** Beside */
-            beside: string | null;
-            /** Figures */
-            figures: string;
-            /**
-             * Linked
-             * @description what the first head does before the change, in a sentence
-             */
-            linked: string;
-            /** Links */
-            links: number[];
-            /** New */
-            new: string;
-            /** Place */
-            place: number;
-            /** Query */
-            query: number;
-            /** Recording */
-            recording: string;
-            /** Rows */
-            rows: components["schemas"]["SwapRow"][];
-            /** Said */
-            said: string;
-            /** Special */
-            special: boolean[];
-            /** Text */
-            text: string;
-            /** Words */
-            words: string[];
-        };
-        /**
-         * SwapAsk
-         * @description One word of a recording's text changed. `at`, `query`: tokens of that word, and of the one that asks.
-         */
-        SwapAsk: {
-            /** At */
-            at: number;
-            /** Heads */
-            heads: string[];
-            /** Query */
-            query: number;
-            /** Word */
-            word: string;
-        };
-        /**
-         * SwapRow
-         * @description One head's row of the asking word: the share of each word, before and after.
-         */
-        SwapRow: {
-            /** After */
-            after: number[];
-            /** Before */
-            before: number[];
-            /** Head */
-            head: string;
-        };
-        /**
          * TellingLink
          * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
          */
@@ -2937,6 +2782,8 @@ export interface components {
         /**
          * Verdict
          * @description `answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
+         *
+         *     `solution`: the right answer with its reason, once no try is left; else "".
          */
         Verdict: {
             /**
@@ -2948,6 +2795,11 @@ export interface components {
             points: number;
             /** Right */
             right: boolean;
+            /**
+             * Solution
+             * @default
+             */
+            solution: string;
             /** Words */
             words: string;
         };
@@ -2966,6 +2818,8 @@ export interface components {
         /**
          * Workspace
          * @description What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written.
+         *
+         *     `num_histories`: how many watched trainings there are.
          */
         Workspace: {
             /** Can Write */
@@ -2981,6 +2835,11 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /** Models */
             models: components["schemas"]["ModelEntry"][];
+            /**
+             * Num Histories
+             * @default 0
+             */
+            num_histories: number;
             /**
              * Opened
              * @description the recording that the command line named, opened first
@@ -3611,102 +3470,6 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["ExperimentAsk"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Job"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Conflict */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    blend_heads: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["BlendAsk"];
             };
         };
         responses: {
@@ -5690,103 +5453,6 @@ export interface operations {
             };
         };
     };
-    forward_pass: {
-        parameters: {
-            query?: {
-                text?: number;
-            };
-            header?: never;
-            path: {
-                recording: string;
-                token: number;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/vnd.manyheads.arrays": string;
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Conflict */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
     find_roles: {
         parameters: {
             query?: never;
@@ -6002,104 +5668,6 @@ export interface operations {
                 };
                 content: {
                     "application/vnd.manyheads.arrays": string;
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Conflict */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    swap_word: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                recording: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["SwapAsk"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Job"];
                 };
             };
             /** @description Bad Request */
