@@ -28,13 +28,10 @@ et al. 2020, "Low-Rank Bottleneck in Multi-head Attention Models", on width.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -42,7 +39,6 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import replacing
 from manyheads.errors import PlanError, ShapeError
 from manyheads.nn import MultiHeadAttention
 from manyheads.reference import softmax_rows
@@ -59,7 +55,7 @@ DEPTH = 6.0  # nats below a painted cell that an empty one is asked for: a row o
 RIDGE = 0.1
 FADE = 0.1  # by which the last row weighs less than the first
 STEPS, RATE, DECAY = 200, 0.05, 1e-3
-MOMENTS, DAMPING = (0.9, 0.99), 1e-3  # of Adam; damping far above rounding, so that two programs agree
+MOMENTS, DAMPING = (0.9, 0.99), 1e-2  # of Adam; damping well above rounding, so that two programs agree
 NOTHING = 1e-9  # of the largest singular value: what is less is rounding
 
 
@@ -275,27 +271,3 @@ def _trained(
             mean, spread = first[index] / (1 - MOMENTS[0] ** step), second[index] / (1 - MOMENTS[1] ** step)
             matrices[index] = matrices[index] - RATE * mean / (np.sqrt(spread) + DAMPING)
     return matrices[0], matrices[1]
-
-
-def shared_numbers() -> dict[str, object]:
-    """What the page's program has in common with this one: rules, features, sizes and constants."""
-    return {
-        "rules": RULES,
-        "features": FEATURES,
-        "kinds": KINDS,
-        "waves": WAVES,
-        "depth": DEPTH,
-        "ridge": RIDGE,
-        "fade": FADE,
-        "steps": STEPS,
-        "rate": RATE,
-        "decay": DECAY,
-        "moments": MOMENTS,
-        "damping": DAMPING,
-        "nothing": NOTHING,
-    }
-
-
-if __name__ == "__main__":
-    with replacing(sys.argv[1]) as temporary:
-        Path(temporary).write_text(json.dumps(shared_numbers(), indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-// openapi.json sha256:706424385bd32101b6b44a2c41e443401b0d52b38bfcc31548a5440b941f0679
+// openapi.json sha256:14754c075f69ba62fe52cfb7e683802a666074736279afd2e69ede53490746f0
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1816,6 +1816,8 @@ export interface components {
         /**
          * LiveCell
          * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+         *
+         *     `page_part`: the page's own part that computes it and stands in its place, "" where there is none.
          */
         LiveCell: {
             /**
@@ -1835,6 +1837,12 @@ export interface components {
              * @enum {string}
              */
             kind: "cell";
+            /**
+             * Page Part
+             * @default
+             * @enum {string}
+             */
+            page_part: "" | "draw-a-head";
             /** Parameters */
             parameters: components["schemas"]["Parameter"][];
             /** Title */

@@ -5,15 +5,19 @@ The fit is `lab.design.draw`; the page has the same program, so that it can be p
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
+from manyheads.base import replacing
 from manyheads.lab import design
 from manyheads.lab.design import drawing
 from manyheads.lab.lessons.answers import Check, Predict, Right
@@ -391,3 +395,32 @@ FACTS: Mapping[str, Fact] = {
     ),
     "drawing": Fact(drawing_number, (choice("of", "of", ("depth", "steps", "waves", "features", "kinds")),)),
 }
+
+# ------------------------------------------------------------------------------------------------------------- the page
+
+
+def page_numbers() -> str:
+    """What the page's own program has in common with the library's, as JSON: names, sizes and constants of the fit."""
+    shared = {
+        "rules": drawing.RULES,
+        "features": drawing.FEATURES,
+        "kinds": drawing.KINDS,
+        "waves": drawing.WAVES,
+        "depth": drawing.DEPTH,
+        "ridge": drawing.RIDGE,
+        "fade": drawing.FADE,
+        "nothing": drawing.NOTHING,
+        "steps": drawing.STEPS,
+        "rate": drawing.RATE,
+        "decay": drawing.DECAY,
+        "moments": drawing.MOMENTS,
+        "damping": drawing.DAMPING,
+        "most_tokens": MAX_TOKENS,
+        "widths": WIDTHS,
+    }
+    return json.dumps(shared, indent=1) + "\n"
+
+
+if __name__ == "__main__":  # python -m manyheads.lab.lessons.pages.draw_a_head FILE
+    with replacing(sys.argv[1]) as temporary:
+        Path(temporary).write_text(page_numbers(), encoding="utf-8")
