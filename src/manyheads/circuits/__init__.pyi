@@ -5,6 +5,16 @@ from .attribution import logit_attribution as logit_attribution
 from .circuit import Circuit as Circuit
 from .circuit import find_circuit as find_circuit
 from .circuit import measure_circuit as measure_circuit
+from .head_output import FIGURES as FIGURES
+from .head_output import NOT_KEPT as NOT_KEPT
+from .head_output import OTHERS as OTHERS
+from .head_output import SENTENCES as SENTENCES
+from .head_output import HeadOutput as HeadOutput
+from .head_output import LayerOutput as LayerOutput
+from .head_output import OutputRow as OutputRow
+from .head_output import Voice as Voice
+from .head_output import head_output as head_output
+from .head_output import layer_output as layer_output
 from .pairs import metric_of as metric_of
 from .pairs import predicts as predicts
 from .pairs import read_answers as read_answers
@@ -18,5 +28,8 @@ from .patching import patch as patch
 from .paths import PathEffect as PathEffect
 from .paths import path_effect as path_effect
 from .paths import path_effects as path_effects
+from .stream import Addition as Addition
+from .stream import Additions as Additions
+from .stream import additions as additions
 from .virtual_weights import Composition as Composition
 from .virtual_weights import composition as composition

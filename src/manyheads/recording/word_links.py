@@ -140,8 +140,8 @@ def heads_linking(
                 break
             key_tokens = tokens if layer.crosses else layer.tokens
             rows, columns = (words_of.setdefault(id(x), Words.of(x)) for x in (layer.tokens, key_tokens))
-            place = None if query is None else _place_of(rows, query, text)
-            key_place = None if key is None else _place_of(columns, key, text)
+            place = None if query is None else place_of(rows, query, text)
+            key_place = None if key is None else place_of(columns, key, text)
             if isinstance(place, str) or isinstance(key_place, str):
                 lacking[stack] = place if isinstance(place, str) else str(key_place)
                 break
@@ -171,7 +171,7 @@ def heads_linking(
     return HeadLinks(tuple(links), *names, written, because + (f"; {left_out}" if left_out else ""))
 
 
-def _place_of(words: Words, name: str, text: int) -> int | str:
+def place_of(words: Words, name: str, text: int) -> int | str:
     """The place, among `words.units(text)`, of the word that a name such as "it" or "it#2" asks for. Case counts.
 
     Where the text has no such word, a message that names the nearest ones. Errors: TextError for a word that is there

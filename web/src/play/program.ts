@@ -2,11 +2,13 @@
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
 import { saveMoment, saveStills } from "./export";
 import { Stage } from "./stage";
+import { word } from "./word";
 
 const program = {
   stage: (canvas: HTMLCanvasElement) => new Stage(canvas),
   saveMoment,
   saveStills,
+  word,
 };
 
 /** Every scene is a function of its data, under the name that the address gives it: `play=word`. */

@@ -8,12 +8,16 @@ from manyheads.studio.schema.base import AnswerBody, Name, Number, RequestBody, 
 
 
 class RecordingAsk(RequestBody):
-    """A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open."""
+    """A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open.
+
+    `values`: keep values also where the recording is large.
+    """
 
     model: Name | None = None
     text: Text | None = None
     plan: Steps = []
     file: Name | None = None
+    values: bool = False
 
 
 class LayerInfo(AnswerBody):

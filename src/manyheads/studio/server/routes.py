@@ -47,6 +47,7 @@ from manyheads.studio.views.maps import (
     window_file,
     word_row_of,
 )
+from manyheads.studio.views.outputs import output_of
 from manyheads.studio.views.tiles import Address
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
@@ -185,6 +186,17 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
         """How one weight comes about: q, k, and every number between them and the weight."""
         opened = desk.recordings.get(recording)
         return pair_of(opened, head, query, key, text, desk.workspace.loaded.get(opened.model))
+
+    @app.get("/api/recordings/{recording}/said/{head}/{query}", response_class=Response, responses=BINARY)
+    def head_output(
+        recording: Ident,
+        head: HeadPath,
+        query: Place,
+        keys: Annotated[int, Query(ge=3, le=4096)] = 24,
+        text: TextIndex = 0,
+    ) -> Response:
+        """What a head (L3H1) or a whole layer (L3) says at one token, and what that adds to the residual stream."""
+        return _binary(output_of(desk.workspace, desk.recordings.get(recording), head, query, keys, text))
 
     @app.get("/api/recordings/{recording}/words/{query}", response_class=Response, responses=BINARY)
     def word_row(

@@ -17,12 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from manyheads.base import Cache
+from manyheads.circuits import Additions
 from manyheads.corpora import page_texts
 from manyheads.edits import applied
 from manyheads.errors import ManyHeadsError, TextError
 from manyheads.heads import Head
-from manyheads.inputs import record
+from manyheads.inputs import Keep, Recorder, read, record
 from manyheads.measurement import sinks_of
+from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import LayerRecord, Recording, open_recording
 from manyheads.roles.compare import sharing_around
@@ -38,8 +40,19 @@ MOST_OPEN = 24
 MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays whatever its size
 SINK_CELLS = 100_000_000  # over all heads: up to so many, sinks are searched for at once
 TILE_CELLS = 256
+OUTPUT_BYTES = 16_000_000  # of what heads say, for each recording
+MOST_PASSES = 32  # of the model, for each recording: one for each token that was asked about
+VALUE_BYTES = 64_000_000  # a recording holds values where it is below this, q, k and lse included
+WITH_VALUES: tuple[Keep, ...] = ("q", "k", "v", "lse")
+WITHOUT_VALUES: tuple[Keep, ...] = ("q", "k", "lse")
 TITLE = 80  # characters of a text that stand for it
 RESAMPLED_TEXTS = 32  # of the bundled texts, where "resample" has no corpus: as many as resampling draws from
+
+
+def values_fit(lm: LoadedModel, text: str) -> bool:
+    """Whether the recording of a text stays small with its values."""
+    num_tokens = read(lm, text).num_tokens
+    return Recorder(WITH_VALUES).bytes_per_token(lm) * num_tokens < VALUE_BYTES
 
 
 def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
@@ -66,6 +79,10 @@ class Opened:
     written: str | None = None
     model_sinks: Sinks | None = None
     computed: Cache[tuple[Any, ...], Any] = field(default_factory=Cache)
+    outputs: Cache[tuple[int, str, int, int, bool], bytes] = field(
+        default_factory=lambda: Cache(None, OUTPUT_BYTES, len)
+    )
+    passes: Cache[tuple[int, int], Additions | str] = field(default_factory=lambda: Cache(MOST_PASSES))
 
     @property
     def main(self) -> LayerRecord:
@@ -140,18 +157,21 @@ class Recordings:
         def make() -> Opened:
             lm = self.workspace.load(model, report)  # first: one that is not in the workspace is refused before all
             report("reading the text", 0, None)
+            keep = WITH_VALUES if ask.values or values_fit(lm, text) else WITHOUT_VALUES
             sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
             if steps:
                 plan = plan_of(steps)
                 with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
-                    recording = record(lm, text)
+                    recording = record(lm, text, keep=keep)
                     sharing = {str(site): sharing_around(lm.model)(site) for site in lm.spec.sites}
             else:
-                recording = record(lm, text)
+                recording = record(lm, text, keep=keep)
             report("ready", 1, 1)
             source = "typed, with heads edited" if steps else "typed"
             return self._opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)
 
+        if ask.values and (known := self.opened.get(name)) is not None and known.main.v is None:
+            return self.opened.put(name, make())  # the same text, read again with its values
         # Two pages that open the same text at once: one of them records it, and the other waits for that one.
         return self.opened.get_or_make(name, make)
 

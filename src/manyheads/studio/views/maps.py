@@ -90,14 +90,11 @@ def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: Load
     scaled = rule.scale * (q * k).sum()
     lse = float(layer.lse[text, index, query])
     visible = _visible_cells(layer, index, row, slice(0, num_keys), text)[0]
-    # What a recorded q and k are: those that met in attention, so after any rotation by position.
-    config = getattr(getattr(lm, "model", None), "config", None)
-    if config is None:
-        about = "q and k as attention received them: after rotation by position (RoPE), if the model has it"
-    elif getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
-        about = "q and k after rotation by position (RoPE)"
-    else:
-        about = "q and k as attention received them, not rotated"
+    about = {
+        None: "q and k as attention received them: after rotation by position (RoPE), if the model has it",
+        True: "q and k after rotation by position (RoPE)",
+        False: "q and k as attention received them, not rotated",
+    }[is_turned(lm)]
     return Pair(
         head=head,
         query=query,
@@ -116,6 +113,14 @@ def pair_of(opened: Opened, head: str, query: int, key: int, text: int, lm: Load
         weight=float(layer.weights(index, row, slice(key, key + 1), text)),
         about=about,
     )
+
+
+def is_turned(lm: LoadedModel | None) -> bool | None:
+    """Whether recorded q and k were rotated by position before they met in attention; None without the model."""
+    config = getattr(getattr(lm, "model", None), "config", None)
+    if config is None:
+        return None
+    return bool(getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None))
 
 
 def word_row_of(opened: Opened, query: int, keys: str, text: int) -> bytes:

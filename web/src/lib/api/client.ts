@@ -86,6 +86,12 @@ export class Client {
     return this.#recording(id, `/words/${token}${query({ keys, text })}`, signal).then((answer) => answer.envelope());
   }
 
+  /** What a head ("L3H1") or a whole layer ("L3") says at a token: scores, shares, values, output and what it adds, in at most
+      `keys` columns; what is left out, and why, stands in the header. */
+  said(id: string, name: string, token: number, options: { text?: number; keys?: number } = {}, signal?: AbortSignal): Promise<Envelope> {
+    return this.#recording(id, `/said/${e(name)}/${token}${query({ ...options })}`, signal).then((answer) => answer.envelope());
+  }
+
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
     return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => answer.json());
   }

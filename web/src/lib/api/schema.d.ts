@@ -1,4 +1,4 @@
-// openapi.json sha256:14754c075f69ba62fe52cfb7e683802a666074736279afd2e69ede53490746f0
+// openapi.json sha256:8e76cd2d96fdbf381dfc923e46a2ff1b50a844ebe7ec68c4eef26831f1270018
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -557,6 +557,26 @@ export interface paths {
          * @description One exact row of a head's map: which tokens one token reads.
          */
         get: operations["map_row"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/recordings/{recording}/said/{head}/{query}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Head Output
+         * @description What a head (L3H1) or a whole layer (L3) says at one token, and what that adds to the residual stream.
+         */
+        get: operations["head_output"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2219,6 +2239,8 @@ export interface components {
         /**
          * RecordingAsk
          * @description A text to run through a model (`plan`: edits of its heads), or a file of the workspace to open.
+         *
+         *     `values`: keep values also where the recording is large.
          */
         RecordingAsk: {
             /** File */
@@ -2232,6 +2254,11 @@ export interface components {
             plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Text */
             text?: string | null;
+            /**
+             * Values
+             * @default false
+             */
+            values: boolean;
         };
         /**
          * RecordingInfo
@@ -5435,6 +5462,105 @@ export interface operations {
                 recording: string;
                 head: string;
                 row: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/vnd.manyheads.arrays": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    head_output: {
+        parameters: {
+            query?: {
+                keys?: number;
+                text?: number;
+            };
+            header?: never;
+            path: {
+                recording: string;
+                head: string;
+                query: number;
             };
             cookie?: never;
         };

@@ -1,0 +1,329 @@
+"""What each attention layer adds to the residual stream at one token, as the model itself adds it.
+
+A head's output becomes part of the stream by way of the output projection, and of whatever the model puts between it
+and the sum: dropout (nothing, when a model is used), a factor (Granite), a norm of the branch (Gemma 2, OLMo 2).
+`additions` runs the model once and follows what each output projection gives, from operation to operation, to the sum
+in which the stream takes it: the other term is the stream before, the result the stream after. So no family's order of
+norms is known here; where the sum also takes what a feed-forward gives (parallel branches: GPT-J), that is a third
+term.
+
+Nothing is believed: heads, bias and branch norm are put together again and compared with what the model added. A layer
+where they differ (a gate before the projection, a scale of each feature) is left out, with the reason.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from manyheads.attention import exact_arithmetic
+from manyheads.circuits.residual import Branches, NormForm, norm_form
+from manyheads.errors import ModelError, TextError
+from manyheads.inputs import Batch, Inputs, forward, read
+from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.taps import TOLERANCE
+from manyheads.models.weights import is_norm, weight_by_head
+from manyheads.spec import Site
+from manyheads.texts import Tokens
+
+Norm = Literal["pre", "post", "none"]
+"""Whether heads read the stream by way of a norm, or a norm follows the sum, or neither."""
+ABSENT = "the model has no layer {site}, so what its heads add is not known"
+SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """What one attention layer added to the stream at one token: `after = before + the heads + bias + beside`.
+
+    - `joined`: what the output projection read, head by head; `gain`, where a model has it, a factor of each head on
+      the way there.
+    - `before`, `after`: the stream around the sum.
+    - `normed`: what heads read of `before`, where a norm stands in between (`norm` is "pre").
+    - `beside`: what a feed-forward added in the same sum; None where it has a sum of its own.
+    - `weight`, `bias`: of the output projection.
+    - `factor`, `branch`: what stands between that and the sum: a number, and a norm as it acted in this run.
+    """
+
+    site: Site
+    joined: Float64[Tensor, "h f"]
+    before: Float64[Tensor, "m"]
+    after: Float64[Tensor, "m"]
+    normed: Float64[Tensor, "m"] | None
+    beside: Float64[Tensor, "m"] | None
+    norm: Norm
+    weight: Float[Tensor, "h f m"]
+    bias: Float64[Tensor, "m"]
+    gain: Float64[Tensor, "h"] | None = None
+    factor: float = 1.0
+    branch: NormForm | None = None
+
+    def of_heads(self, out: Float64[Tensor, "h f"], heads: slice = slice(None)) -> Float64[Tensor, "h m"]:
+        """What these outputs of heads add to the stream. Cost: O(h * f * m)."""
+        out = out if self.gain is None else out * self.gain[heads, None]
+        return self._through(torch.einsum("hf,hfm->hm", out, self.weight[heads].double()))
+
+    @property
+    def of_bias(self) -> Float64[Tensor, "m"]:
+        """What the output projection's bias adds, and that of the branch's norm."""
+        added = self._through(self.bias)
+        return added if self.branch is None else added + self.branch.rest * self.factor
+
+    def _through(self, x: Float64[Tensor, "*rows m"]) -> Float64[Tensor, "*rows m"]:
+        if self.branch is not None:
+            x = (x - x.mean(-1, keepdim=True) if self.branch.centres else x) * self.branch.slope
+        return x * self.factor
+
+
+class Additions(NamedTuple):
+    """The additions at one token by a layer's name ("L3"), and for every other layer why there is none."""
+
+    by_site: Mapping[str, Addition]
+    reasons: Mapping[str, str]
+
+    def of(self, site: Site) -> tuple[Addition | None, str]:
+        """A layer's addition, or None and why there is none."""
+        name = str(site)
+        return self.by_site.get(name), self.reasons.get(name, "" if name in self.by_site else ABSENT.format(site=name))
+
+
+def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> Additions:
+    """What each attention layer adds at a position of one of these texts (of an encoder-decoder, in every stack).
+
+    - `lm`: a loaded model.
+    - `tokens`: of a recording: the texts are read again from them.
+    - `position`: of the token, among those of its stack.
+    - `text`: which text, from 0.
+
+    Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are no text
+    or that the model reads otherwise; ModelError as `Branches.of`; GuardError.
+    """
+    batch = _batch_of(lm, tokens, text)
+    branches = Branches.of(lm.model, lm.spec)
+    follower, pending = _Follower(position), list[AttentionCall]()
+    with ExitStack() as stack:
+
+        def hook(module: nn.Module, after: Callable[..., None]) -> None:
+            stack.callback(module.register_forward_hook(after).remove)
+
+        def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            if pending:
+                follower.begin(pending.pop(), module, args[0], output)
+
+        for module in branches.outputs.values():
+            hook(module, project)
+        for module, _ in branches.feed_forwards.values():
+            hook(module, follower.begin_beside)
+        for path, module in lm.model.named_modules():
+            if is_norm(module):
+                hook(module, partial(follower.pass_norm, path))
+        stack.enter_context(follower)
+        forward(lm, batch, pending.append, guard=False)
+    by_site, reasons = dict[str, Addition](), dict[str, str]()
+    for site in lm.spec.sites:
+        branch = follower.branches.get(str(site))
+        if branch is None or branch.before is None:
+            reasons[str(site)] = (
+                f"{site}: what its output projection gives was not seen to enter a sum with the residual stream, so "
+                f"what its heads add is not known."
+            )
+            continue
+        try:
+            by_site[str(site)] = branch.addition()
+        except ModelError as error:
+            reasons[str(site)] = str(error)
+    return Additions(by_site, reasons)
+
+
+def _batch_of(lm: LoadedModel, tokens: Tokens, text: int) -> Batch:
+    """The batch of one text of a recording, read again. Errors: TextError."""
+    if tokens.ids is None or not tokens.texts:
+        raise TextError(
+            "this recording holds no text that a model could read again (positions alone, pictures or sounds), so what "
+            "heads add to the residual stream is not known."
+        )
+    ids = tokens.ids[text, : int(tokens.lengths[text])].tolist()
+    target = None if tokens.target is None else tokens.target.texts[text]
+    written = tokens.texts[text]
+    reading = read(lm, Inputs([written if target is None else (written, target)], long="truncate"))
+    if list(reading.pieces[0].ids) != ids:
+        # Generated texts, and windows whose ends fall inside a word: their ids are read as they are.
+        if target is not None:
+            raise TextError(f"{lm.name} reads other tokens in this text than were recorded: record it again.")
+        reading = read(lm, Inputs(ids=[ids]))
+    return reading.batch([0])
+
+
+@dataclass(eq=False)
+class _Branch:
+    """The rows of one layer's attention at the position; `before` is None until the stream has taken what it gave."""
+
+    site: Site
+    module: nn.Module
+    gain: Tensor | None
+    out: Float[Tensor, "h f"]
+    read: Tensor
+    gave: Tensor
+    beside: Tensor | None = None
+    form: tuple[str, nn.Module, Tensor, Tensor] | None = None  # a norm of the branch: path, module, input, output
+    entered: Tensor | None = None  # what entered the sum, without `beside`
+    before: Tensor | None = None
+    after: Tensor | None = None
+    normed: Tensor | None = None
+    norm: Norm = "none"
+
+    def addition(self) -> Addition:
+        """Errors: ModelError where its parts do not add up to what the model added."""
+        site, (out, gave, before, after, entered) = (
+            self.site,
+            map(_double, (self.out, self.gave, self.before, self.after, self.entered)),
+        )
+        joined, tolerance = _double(self.read).reshape(site.num_heads, site.v_dim), TOLERANCE[self.gave.dtype]
+        gain = None if self.gain is None else _double(self.gain)
+        out = out if gain is None else out * gain[:, None]
+        if not _near(out, joined, out.norm(), tolerance):
+            raise ModelError(
+                f"{site}: something acts between what its heads give and what the output projection reads (a gate, a "
+                f"norm), so what its heads add is not known."
+            )
+        with exact_arithmetic():
+            form, passed = None, gave
+            if self.form is not None:
+                path, module, x, y = self.form
+                form, passed = norm_form(module, x[None], y[None], path), _double(y)
+                slope, x = form.slope[0].double(), _double(x)
+                # The norm's own bias and what it rounds are one term, beside what the slope holds.
+                form = form._replace(slope=slope, rest=passed - (x - x.mean() if form.centres else x) * slope)
+            factor = float((passed * entered).sum() / passed.square().sum().clamp_min(1e-300))
+            # Exactly 1 where the model has no factor: a fit would leave its rounding in every number.
+            factor = 1.0 if abs(factor - 1) < tolerance else factor
+            weight, bias = weight_by_head(self.module, site.num_heads, site.v_dim).detach(), self.module.bias
+            bias = _double(bias) if isinstance(bias, Tensor) else torch.zeros_like(gave)
+            normed, beside = (None if row is None else _double(row) for row in (self.normed, self.beside))
+            addition = Addition(
+                site, joined, before, after, normed, beside, self.norm, weight, bias, gain, factor, form
+            )
+            heads = addition.of_heads(out if gain is None else _double(self.out))
+            parts = [before, *heads, addition.of_bias, *([] if beside is None else [beside])]
+        size = torch.stack(parts).square().sum().sqrt()
+        if not _near(torch.stack(parts).sum(0), after, size, tolerance):
+            raise ModelError(
+                f"{site}: between what its output projection gives and the residual stream something acts that is "
+                f"neither a factor nor a norm, so what its heads add is not known."
+            )
+        return addition
+
+
+def _near(x: Tensor, y: Tensor, size: Tensor, tolerance: float) -> bool:
+    return float((x - y).norm()) <= tolerance * max(float(size), 1e-30)
+
+
+def _double(x: Tensor | None) -> Tensor:
+    assert x is not None, "the stream has taken the branch"
+    return x.detach().double()
+
+
+class _Follower(TorchFunctionMode):
+    """Follows what output projections give from operation to operation, to the sum in which the stream takes it.
+
+    A result of the same size as what is followed is followed, too: of dropout, of a norm's steps, of a change of shape
+    or dtype. Tensors are known by their identity, and so are held as long as they are followed. Of anything else the
+    row of one position is kept, at once: models add in place.
+    """
+
+    def __init__(self, position: int) -> None:
+        super().__init__()
+        self.position = position
+        self.branches: dict[str, _Branch] = {}
+        self.of_attention: dict[int, Tensor] = {}
+        self.of_feed_forward: dict[int, Tensor] = {}
+        self.norms: list[tuple[Tensor, Tensor]] = []  # rows that norms read and gave since the last sum
+        self.last: _Branch | None = None
+        self.continued: tuple[_Branch, Tensor] | None = None  # what a norm makes of the stream after that branch
+
+    def begin(self, call: AttentionCall, module: nn.Module, read: Tensor, gave: Tensor) -> None:
+        self.of_attention = {id(gave): gave}  # what an earlier branch left behind is given up
+        out = call.out[0, :, min(self.position, call.out.shape[2] - 1)].clone()
+        row_read, row_gave = self.row(read), self.row(gave)
+        if row_read is None or row_gave is None:  # a shorter text, of another stack
+            self.of_attention = {}
+            return
+        self.last = self.branches[str(call.site)] = _Branch(call.site, module, call.gain, out, row_read, row_gave)
+
+    def begin_beside(self, module: nn.Module, args: object, output: object) -> None:
+        """What a feed-forward gives is followed as well: it may enter the same sum."""
+        first = output[0] if isinstance(output, tuple | list) else output
+        if isinstance(first, Tensor):
+            self.of_feed_forward = {id(first): first}
+
+    def pass_norm(self, path: str, module: nn.Module, args: tuple[Any, ...], y: object) -> None:
+        x = args[0] if args else None
+        if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape:
+            return
+        before, after, last = self.row(x), self.row(y), self.last
+        if before is None or after is None:
+            return
+        if last is not None and id(x) in self.of_attention:
+            last.form = (path, module, before, after)
+        self.norms.append((before, after))
+        if last is not None and last.after is not None and _same(last.after, before):
+            self.continued = (last, after)
+
+    def row(self, x: Tensor) -> Tensor | None:
+        """The row of the position, of the one text that is read; some models flatten texts and positions."""
+        rows = x.detach().reshape(-1, x.shape[-1])
+        return rows[self.position].clone() if self.position < len(rows) else None
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> object:
+        terms = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+        ours, theirs = ([x for x in terms if id(x) in known] for known in (self.of_attention, self.of_feed_forward))
+        if not (ours or theirs) or self.last is None:
+            return function(*args, **(kwargs or {}))
+        is_sum = getattr(function, "__name__", "") in SUMS and len(terms) == 2 and terms[0].numel() == terms[1].numel()
+        if not is_sum:
+            output = function(*args, **(kwargs or {}))
+            for known, of_kind in ((self.of_attention, ours), (self.of_feed_forward, theirs)):
+                if isinstance(output, Tensor) and any(x.numel() == output.numel() for x in of_kind):
+                    known[id(output)] = output
+            return output
+        rows = [self.row(x) for x in terms]  # before the sum, which may be made in place
+        if self.continued is not None and any(x is not None and _same(x, self.continued[1]) for x in rows):
+            branch, _ = self.continued
+            branch.norm = "post"  # the stream goes on from the norm, which pre-norm models put on a branch
+        output = function(*args, **(kwargs or {}))
+        assert isinstance(output, Tensor)
+        if ours and theirs:  # parallel branches
+            place = 0 if terms[0] is ours[0] else 1
+            self.last.entered, self.last.beside = rows[place], rows[1 - place]
+            self.of_attention, self.of_feed_forward = {id(output): output}, {}
+        elif ours:
+            place = 0 if terms[0] is ours[0] else 1
+            self.last.before, self.last.after = rows[1 - place], self.row(output)
+            self.last.entered = rows[place] if self.last.beside is None else self.last.entered
+            for before, after in self.norms:
+                if self.last.before is not None and _same(before, self.last.before):
+                    self.last.normed, self.last.norm = after, "pre"
+            self.norms, self.of_attention, self.continued = [], {}, None
+        else:
+            self.of_feed_forward = {}
+        return output
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and torch.equal(x, y)
