@@ -3,12 +3,14 @@
 import { saveMoment, saveStills } from "./export";
 import { Stage } from "./stage";
 import { word } from "./word";
+import * as drawing from "../rooms/learn/drawing";
 
 const program = {
   stage: (canvas: HTMLCanvasElement) => new Stage(canvas),
   saveMoment,
   saveStills,
   word,
+  drawing, // the fit of a head that a reader draws, for a lesson
 };
 
 /** Every scene is a function of its data, under the name that the address gives it: `play=word`. */

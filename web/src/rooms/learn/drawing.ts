@@ -186,7 +186,7 @@ export function conclusion({ painted, widest, other, chance, alike }: Drawn, wid
   if (other === null || chance === null) return `${first} On the other sentence it looks as the widest head does, for ${inPercent(alike)}.`;
   if (Number.isNaN(other)) return `${first} The other sentence has no place for the rule.`;
   const second = `On the other sentence it is ${inPercent(other)}`;
-  if (other <= 1.5 * chance) return `${first} ${second}, no more than chance (${inPercent(chance)})${painted >= 0.5 ? ": it learned the sentence, not the rule" : ""}.`;
+  if (other <= 2 * chance) return `${first} ${second}, near chance (${inPercent(chance)})${painted >= 0.5 ? ": it learned the sentence, not the rule" : ""}.`;
   if (painted < 0.5) return `${first} ${second}.`;
   return `${first} ${second}: it learned ${other >= 0.8 ? "the rule" : "some of the rule"}.`;
 }

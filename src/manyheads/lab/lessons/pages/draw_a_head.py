@@ -128,8 +128,8 @@ def conclusion(result: Drawn, width: int, reads: str) -> str:
     if math.isnan(result.other):
         return f"{first} The other sentence has no place for the rule."
     second = f"On the other sentence it is {percent(result.other)}"
-    if result.other <= 1.5 * result.chance:
-        second += f", no more than chance ({percent(result.chance)})"
+    if result.other <= 2 * result.chance:
+        second += f", near chance ({percent(result.chance)})"
         return f"{first} {second}{': it learned the sentence, not the rule' * (result.painted >= 0.5)}."
     if result.painted < 0.5:
         return f"{first} {second}."
