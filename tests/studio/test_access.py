@@ -17,7 +17,8 @@ ROOMS = {
     "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "layer-figure",
     "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "diversity-dial", "size": "size-conclusion",
     "training": "training-table", "circuit": "circuit-grid", "learn?lesson=four-archetypes": "lesson-arcs",
-    "learn?lesson=whole-layer": "lesson-flow", "learn?lesson=birth": "lesson-check-first-step",
+    "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow",
+    "learn?lesson=birth": "lesson-check-first-step",
     "learn?lesson=interview": "interview-show", "learn?lesson=no-such-lesson": "trouble",
 }  # fmt: skip
 DIALOGS = {
@@ -26,7 +27,16 @@ DIALOGS = {
     "atlas?from=10&to=2&sort=word": ("share", "share-card"),
     "atlas?guess=1": (None, "guess-choice"),
 }
-PHONED = ("atlas", "head/L2H9?pin=2&key=2", "size", "training", "circuit", "learn?lesson=whole-layer", "size?help")
+PHONED = (
+    "atlas",
+    "head/L2H9?pin=2&key=2",
+    "size",
+    "training",
+    "circuit",
+    "learn?lesson=whole-layer",
+    "size?help",
+    "learn?lesson=draw-a-head",
+)
 SHOWN = {
     "atlas": {"map", "head", "role", "weight"},
     "head/L2H9?pin=2&key=2": {"link", "sink", "chance level", "interval", "log-sum-exp", "weight"},

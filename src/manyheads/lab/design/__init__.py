@@ -6,8 +6,11 @@ A design is a value (`HeadDesign`), made by the function that is named after its
 random heads (None) into a small attention-only model, which is recorded, measured, labelled and edited like any other.
 So it is known beforehand what each head does: to learn from, and to test tools that label heads
 (`benchmarks.known_answers`). docs/reference/design.md explains how each is made, and what its sharpness guarantees.
+
+`draw` makes one head from a picture instead: a grid of which token should look at which.
 """
 
+from manyheads.lab.design.drawing import DrawnHead, arrived, draw, picture_of, split_words
 from manyheads.lab.design.model import build
 from manyheads.lab.design.patterns import (
     HeadDesign,
@@ -27,6 +30,11 @@ from manyheads.lab.design.patterns import (
 __all__ = [
     "HeadDesign",
     "build",
+    "DrawnHead",
+    "draw",
+    "picture_of",
+    "split_words",
+    "arrived",
     "previous",
     "next",
     "offset",

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float64, Shaped
@@ -190,16 +190,21 @@ class Ran:
         }
 
 
+PagePart = Literal["", "draw-a-head"]
+
+
 @dataclass(frozen=True)
 class Cell:
     """A live cell. `run(values, load)` raises LessonError, or what its work raises, for what cannot be done.
 
-    `code`: the same computation in other libraries, each line beside the table that it computes.
+    `code`: the same computation in other libraries, each line beside the table that it computes. `page_part`: a part of
+    the page that stands in its place, computes the same and needs no server; "" for parameters and tables.
     """
 
     run: Callable[[Values, Loader], Ran]
     parameters: tuple[Parameter, ...] = ()
     code: tuple[Listing, ...] = ()
+    page_part: PagePart = ""
 
 
 @dataclass(frozen=True)

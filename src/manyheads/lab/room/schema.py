@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from manyheads.lab.lessons.cells import HeadLink, KindCard, Panel
+from manyheads.lab.lessons.cells import HeadLink, KindCard, PagePart, Panel
 from manyheads.studio.schema import AnswerBody, Number, RequestBody, SceneName
 
 
@@ -64,8 +64,11 @@ class Listing(AnswerBody):
 
 
 class LiveCell(AnswerBody):
-    """A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
-    `wide`: shown below its text, not beside it."""
+    """A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+
+    `wide`: shown below its text, not beside it. `page_part`: the page's own part that computes it and stands in its
+    place, "" where there is none.
+    """
 
     kind: Literal["cell"]
     cell: str
@@ -74,6 +77,7 @@ class LiveCell(AnswerBody):
     at_once: bool = False
     wide: bool = False
     code: list[Listing] = []
+    page_part: PagePart = ""
 
 
 class Check(AnswerBody):

@@ -60,11 +60,16 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
                 parts.append(bodies.Prose(kind="prose", html=_html(part.text, load)))
             case CellBlock():
                 parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
+                cell = shelf.CELLS[part.run]
                 code = [
                     bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
-                    for listing in shelf.CELLS[part.run].code
+                    for listing in cell.code
                 ]
-                parts.append(bodies.LiveCell.of(part, kind="cell", cell=part.name, parameters=parameters, code=code))
+                parts.append(
+                    bodies.LiveCell.of(
+                        part, kind="cell", cell=part.name, parameters=parameters, code=code, page_part=cell.page_part
+                    )
+                )
             case InterviewBlock():
                 question, points = shelf.say(part.question, load), [shelf.say(point, load) for point in part.points]
                 answer = _html(part.answer, load)
