@@ -59,7 +59,9 @@ SENTENCES = {
     "blind": "{me} sees nothing here.",
     "nobody": "{me} found little to ask for: {look} of its look goes to nobody.",
     "parked": "{me} found little to ask for: {look} of its look parks on {top}, which {says} {heard} of the answer.",
-    "parked, silent": "{me} found little to ask for: {look} of its look parks on {top}; this head says next to nothing.",
+    "parked, silent": (
+        "{me} found little to ask for: {look} of its look parks on {top}; this head says next to nothing."
+    ),
     "parked, unheard": "{me} found little to ask for: {look} of its look parks on {top}.",
     "silent": "{me} looks most at {top} ({look}), and this head says next to nothing here.",
     "everyone": "{me} listens to everyone a little.",
