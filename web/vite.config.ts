@@ -3,11 +3,13 @@
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vitest/config";
 
+const PROGRAMS: Record<string, string> = { exact: "src/lib/exact/program.ts", play: "src/play/program.ts" };
+
 export default defineConfig(({ mode }) => ({
   plugins: [svelte()],
   build: {
     outDir: "../src/manyheads/studio/static",
-    copyPublicDir: mode !== "exact",
+    copyPublicDir: !PROGRAMS[mode],
     emptyOutDir: false, // BUILT_FROM is written beside; names never change, so nothing stale stays
     target: "es2022",
     cssCodeSplit: false,
@@ -17,14 +19,14 @@ export default defineConfig(({ mode }) => ({
     reportCompressedSize: false,
     chunkSizeWarningLimit: 2000,
     rollupOptions: {
-      input: mode === "exact" ? "src/lib/exact/program.ts" : "src/main.ts",
+      input: PROGRAMS[mode] ?? "src/main.ts",
       preserveEntrySignatures: "allow-extension", // the default export is what anywidget loads
       output: {
         format: "es",
-        entryFileNames: mode === "exact" ? "exact.js" : "studio.js",
+        entryFileNames: PROGRAMS[mode] ? `${mode}.js` : "studio.js",
         assetFileNames: "studio[extname]",
         chunkFileNames: (chunk) => `${chunk.name.toLowerCase()}.js`, // a room that is loaded when it is opened: training.js
-        codeSplitting: mode !== "exact",
+        codeSplitting: !PROGRAMS[mode],
       },
     },
   },

@@ -40,6 +40,7 @@ STATIC = {
     "studio.js": ("studio.js", "text/javascript; charset=utf-8"),
     "training.js": ("training.js", "text/javascript; charset=utf-8"),  # rooms that the page loads when they are opened
     "circuit.js": ("circuit.js", "text/javascript; charset=utf-8"),
+    "play.js": ("play.js", "text/javascript; charset=utf-8"),  # what draws scenes, loaded when one is played
     "studio.css": ("studio.css", "text/css; charset=utf-8"),
     "favicon.svg": ("favicon.svg", "image/svg+xml"),
 }

@@ -1,4 +1,4 @@
-// openapi.json sha256:2f33cb11cff29270530f14d64a43259e2c9b97a859a9546fc98ee66662d868a6
+// openapi.json sha256:fce6f2e7e5f95cc8cddc2c5afd934fbfa9947ddef4a65ea031a6277ced7bb2ff
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -882,6 +882,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -899,6 +900,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -2632,6 +2634,20 @@ export interface components {
             title: string;
             /** Unit */
             unit: string;
+        };
+        /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
         };
         /**
          * Token

@@ -1,0 +1,125 @@
+// Saving a scene: a moment of it as a PNG, its stills side by side as one SVG whose text stays text.
+import { savePng, saveSvg, xml } from "../lib/draw/export";
+import { stills, type Scene } from "./scene";
+import { ribbonPath, Stage, type Picture, type Point, type Rect, type TextStyle } from "./stage";
+
+const HEAD = 74; // CSS pixels above the stage, for headline and figures
+const MARGIN = 32;
+const GAP = 24;
+const COLUMNS = 2;
+
+/** A moment with its headline, as the page shows it. */
+export async function saveMoment(scene: Scene, stage: Stage, t: number, name: string): Promise<void> {
+  const copy = new Stage(document.createElement("canvas"));
+  copy.fit(stage.width, stage.height, stage.dark, stage.scale, 2);
+  copy.clear();
+  scene.draw(copy, t);
+  const whole = new Stage(document.createElement("canvas"));
+  whole.fit(stage.width, stage.height + HEAD, stage.dark, 1, 2);
+  whole.clear();
+  whole.rect({ x: 0, y: 0, w: whole.width, h: whole.height }, whole.colours.paper);
+  writeHead(whole, scene, t);
+  whole.picture(copy.canvas, { x: 0, y: HEAD, w: stage.width, h: stage.height });
+  await savePng(whole.canvas, name);
+}
+
+/** Every still with its headline, two in a row. */
+export function saveStills(scene: Scene, stage: Stage, name: string): void {
+  saveSvg(stillsSvg(scene, stage), name);
+}
+
+export function stillsSvg(scene: Scene, stage: Stage): string {
+  const moments = stills(scene);
+  const [width, height] = [stage.width, stage.height + HEAD];
+  const columns = Math.min(COLUMNS, moments.length);
+  const rows = Math.ceil(moments.length / columns);
+  const drawn = moments.map((t, i) => {
+    const svg = new SvgStage(document.createElement("canvas"));
+    svg.fit(stage.width, stage.height, stage.dark, stage.scale, 1);
+    writeHead(svg, scene, t);
+    svg.elements.push(`<g transform="translate(0 ${HEAD})">`);
+    scene.draw(svg, t);
+    svg.elements.push("</g>");
+    const [x, y] = [(i % columns) * (width + GAP), Math.floor(i / columns) * (height + GAP)];
+    return `<svg x="${x}" y="${y}" width="${width}" height="${height}">${svg.elements.join("")}</svg>`;
+  });
+  const [w, h] = [columns * (width + GAP) - GAP, rows * (height + GAP) - GAP];
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="${w}" height="${h}" viewBox="0 0 ${w} ${h}"><title>${xml(scene.name)}</title>` +
+    `<rect width="${w}" height="${h}" fill="${stage.colours.paper}"/>${drawn.join("")}</svg>`;
+}
+
+function writeHead(stage: Stage, scene: Scene, t: number): void {
+  const { headline, figures } = scene.words(t);
+  const room = stage.width - 2 * MARGIN;
+  let size = 22;
+  while (size > 9 && stage.measure(headline, { size, weight: 620 }) > room) size -= 1;
+  stage.text(headline, MARGIN, 36, { size, weight: 620 });
+  let small = 13;
+  while (small > 7 && stage.measure(figures, { size: small, mono: true }) > room) small -= 0.5;
+  stage.text(figures, MARGIN, 59, { size: small, mono: true, colour: stage.colours.ink2 });
+}
+
+const number = (value: number) => String(+value.toFixed(2));
+
+/** A stage that writes SVG elements instead of pixels. */
+class SvgStage extends Stage {
+  readonly elements: string[] = [];
+  #clips = 0;
+  static #drawn = 0;
+
+  override clear(): void {
+    this.spots = [];
+    this.elements.length = 0;
+  }
+
+  override text(words: string, x: number, y: number, style: TextStyle = {}): void {
+    const { alpha = 1, align = "left", colour = this.colours.ink, weight = 400 } = style;
+    if (alpha <= 0.01 || !words) return;
+    const [, size, family] = /([\d.]+)px (.*)$/.exec(this.font(style))!;
+    const anchor = { left: "start", center: "middle", right: "end" }[align];
+    this.elements.push(`<text x="${number(x)}" y="${number(y)}" font-family="${xml(family!)}" font-size="${size}" font-weight="${weight}" text-anchor="${anchor}" fill="${colour}"${opacity(alpha)}>${xml(words)}</text>`);
+  }
+
+  override rect(rect: Rect, colour: string, alpha = 1, radius = 0): void {
+    if (alpha <= 0.003 || rect.w <= 0 || rect.h <= 0) return;
+    this.elements.push(`<rect ${box(rect)}${radius ? ` rx="${radius}"` : ""} fill="${colour}"${opacity(alpha)}/>`);
+  }
+
+  override frame({ x, y, w, h }: Rect, colour: string, width = 1, alpha = 1, dashed = false): void {
+    if (alpha <= 0.01) return;
+    this.elements.push(`<rect ${box({ x: x - 0.5, y: y - 0.5, w: w + 1, h: h + 1 })} fill="none" stroke="${colour}" stroke-width="${width}"${dash(dashed)}${opacity(alpha)}/>`);
+  }
+
+  override line(points: readonly Point[], colour: string, width = 1, alpha = 1, dashed = false): void {
+    if (alpha <= 0.01 || points.length < 2) return;
+    const path = points.map(({ x, y }) => `${number(x)} ${number(y)}`).join("L");
+    this.elements.push(`<path d="M${path}" fill="none" stroke="${colour}" stroke-width="${width}" stroke-linejoin="round"${dash(dashed)}${opacity(alpha)}/>`);
+  }
+
+  override dot({ x, y }: Point, radius: number, colour: string, alpha = 1): void {
+    if (alpha <= 0.01) return;
+    this.elements.push(`<circle cx="${number(x)}" cy="${number(y)}" r="${radius}" fill="${colour}"${opacity(alpha)}/>`);
+  }
+
+  override ribbon(a: Rect, b: Rect, colour: string, alpha = 1, down = this.tall): void {
+    if (alpha <= 0.003) return;
+    const path = ribbonPath(a, b, down).map(([command, ...numbers]) => command + numbers.map(number).join(" ")).join("");
+    this.elements.push(`<path d="${path}Z" fill="${colour}"${opacity(alpha)}/>`);
+  }
+
+  override picture(picture: Picture, rect: Rect, alpha = 1): void {
+    if (alpha <= 0.003 || rect.w < 0.2 || rect.h < 0.2) return;
+    this.elements.push(`<image ${box(rect)} preserveAspectRatio="none" style="image-rendering:pixelated" href="${picture.toDataURL()}"${opacity(alpha)}/>`);
+  }
+
+  override clip(rect: Rect, draw: () => void): void {
+    const id = `clip-${(SvgStage.#drawn += 1)}-${(this.#clips += 1)}`;
+    this.elements.push(`<clipPath id="${id}"><rect ${box(rect)}/></clipPath><g clip-path="url(#${id})">`);
+    draw();
+    this.elements.push("</g>");
+  }
+}
+
+const box = ({ x, y, w, h }: Rect) => `x="${number(x)}" y="${number(y)}" width="${number(Math.max(0, w))}" height="${number(Math.max(0, h))}"`;
+const opacity = (alpha: number) => (alpha < 1 ? ` opacity="${number(alpha)}"` : "");
+const dash = (dashed: boolean) => (dashed ? ' stroke-dasharray="3 4"' : "");
