@@ -1,6 +1,7 @@
 // The entry of play.js: the stage, and every scene by its name. A page adds a script element, inline in a single file and a
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
 import { saveMoment, saveStills } from "./export";
+import { layer } from "./layer";
 import { Stage } from "./stage";
 import { word } from "./word";
 
@@ -9,6 +10,7 @@ const program = {
   saveMoment,
   saveStills,
   word,
+  layer,
 };
 
 /** Every scene is a function of its data, under the name that the address gives it: `play=word`. */

@@ -184,6 +184,17 @@ export class Session {
     await this.open({ model, text });
   }
 
+  /** Reads the open text once more, and keeps values: what heads say is then known. */
+  async readWithValues(): Promise<void> {
+    const { info } = this;
+    const request = info && this.#requests.get(info.id);
+    if (!request) return;
+    const id = info.id;
+    await this.client.runJob<RecordingInfo>(() => this.client.startRecording({ ...request, values: true }));
+    this.#requests.set(id, { ...request, values: true });
+    this.epoch += 1;
+  }
+
   /** Opens another text of the same recording. */
   async turnTo(part: number): Promise<void> {
     if (this.info) await this.open({ recording: this.info.id, part });
