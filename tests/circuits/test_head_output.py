@@ -3,17 +3,10 @@
 The oracle is the model's: eager maps, what the output projection read and gave (plain hooks), and NumPy on them.
 """
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
-import torch
 
 import manyheads as mh
-from manyheads.circuits import NOT_KEPT, OTHERS, head_output, layer_output
-from manyheads.errors import HeadError, RecordingError, ShapeError, TextError
-from tests.circuits.test_attribution import loaded, seen
-from tests.models.eager import eager_maps
+from manyheads.circuits import head_output
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
 VALUES = ("q", "k", "v", "lse")

@@ -5,9 +5,8 @@ import { wordsOf, type AtlasHead, type RecordingInfo, type WordInfo } from "../.
 import type { Client } from "../../lib/api/client";
 import { percent, toldApart } from "../../lib/draw/format";
 import type { Session } from "../../lib/state/session.svelte";
-import type { View } from "../../lib/state/view.svelte";
+import { BY_WORD, type View } from "../../lib/state/view.svelte";
 
-export const BY_WORD = "word"; // the value of `sort` for the order by the weight to the second word
 const MOST_CELLS = 1 << 22; // of all heads' rows together, as on the server
 
 /** The rows of one word: `values(head)[i]` is the weight to word `first + i`. */
