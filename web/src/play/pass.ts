@@ -103,10 +103,10 @@ class Pass implements Scene {
     const { layers, embedding, biases, said } = this.header;
     const now = this.#at(t);
     if (now < 0) return { headline: `${this.#me} begins as a word at its place, and knows no other.`, figures: `${layers.length} layers of ${this.#layers[0]!.length} heads will move it` };
-    if (now >= layers.length) return { headline: said, figures: `shares of what it becomes: layers ${share(1 - embedding - biases)}, the word itself ${share(embedding)}, biases ${share(biases)}` };
+    if (now >= layers.length) return { headline: said.replace(/"([^"]*)"/g, "“$1”"), figures: `shares of what it becomes: layers ${share(1 - embedding - biases)} · the word itself ${share(embedding)} · biases ${share(biases)}` };
     const layer = layers[now]!;
     const best = this.#best(now)[0]!;
-    const figures = `layer ${layer.layer}: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes   heads ${share(layer.heads)}, feed-forward ${share(layer.feed_forward)}   ${best.head} ${share(best.share)}`;
+    const figures = `this layer: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes · its heads ${share(layer.heads)} (${best.head} ${share(best.share)}) · its feed-forward ${share(layer.feed_forward)}`;
     return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens[best.key])} (${share(best.weight)}).`, figures };
   }
 
@@ -171,13 +171,13 @@ class Pass implements Scene {
     const { width, height, scale, colours } = stage;
     const { layers, next } = this.header;
     const now = this.#at(t);
-    const left = 84 * scale;
+    const left = 104 * scale;
     const right = next.length ? 210 * scale : 24 * scale;
     const column = (width - left - right) / (layers.length + 0.6);
     const most = Math.max(...this.#layers.map((heads) => heads.length));
     const top = height * 0.34; // the sentence and its links lie above
     const bottom = height - 26 * scale;
-    const cell = Math.max(3, Math.min(26 * scale, column * 0.52, (bottom - top - 30 * scale) / (most + 1.8)));
+    const cell = Math.max(3, Math.min(34 * scale, column * 0.52, (bottom - top - 30 * scale) / (most + 1.8)));
     const narrow = Math.max(3, Math.min(14 * scale, column * 0.26));
     const tallest = cell * most;
     const every = Math.ceil((30 * scale) / column); // names of layers that would touch are left out
@@ -191,6 +191,15 @@ class Pass implements Scene {
       const glowing = new Set(layer.top);
       const at = x + narrow + Math.min(8 * scale, column * 0.1);
       this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: at, y: top + cell * h, w: cell - 2, h: cell - 2 }, part, p, glowing.has(part.head), current));
+      // Where there is room, the words that the glowing heads look at.
+      const beside = at + cell + 4 * scale;
+      const free = left + column * (i + 1) - beside - 8 * scale;
+      if (free > 56 * scale && p > 0.5) {
+        for (const part of this.#best(i)) {
+          const words = fitted(stage, label(this.tokens[part.key]), free);
+          stage.text(words, beside, top + cell * (this.#layers[i]!.indexOf(part) + 0.5) + 3 * scale, { size: 11, mono: true, colour: current ? colours.accent : colours.ink2, weight: current ? 700 : 400 });
+        }
+      }
       this.#feedForward(stage, { x: at, y: top + tallest + cell * 0.6, w: cell - 2, h: cell - 2 }, layer, p);
       if (i % every === 0) stage.text(`L${layer.layer}`, at + cell / 2, top - 8 * scale, { size: 11, weight: current ? 700 : 400, align: "center", colour: current ? colours.accent : colours.ink3 });
     });
@@ -293,4 +302,11 @@ class Pass implements Scene {
     this.#strip(stage, { x: left, y: top + row * layers.length, w: cell * most, h: thin }, layers.length, this.#progress(t, layers.length - 1));
     if (next.length) this.#next(stage, t, { x: 12, y: height - under + 16, w: width - 24, h: under - 20 });
   }
+}
+
+/** A word cut to its room. */
+function fitted(stage: Stage, words: string, room: number): string {
+  let text = words;
+  while (text.length > 2 && stage.measure(text === words ? text : `${text}…`, { size: 11, mono: true, weight: 700 }) > room) text = text.slice(0, -1);
+  return text === words ? text : `${text}…`;
 }

@@ -96,7 +96,6 @@ class SwapScene implements Scene {
     const { colours } = stage;
     const p = ease(t, TURN, TURNED);
     stage.rect(box, colours.accentSoft, 1, box.h / 2);
-    stage.frame({ x: box.x + 6, y: box.y + box.h + 1, w: box.w - 12, h: 0 }, colours.accent, 1, 1);
     const middle = { x: box.x + box.w / 2, y: box.y + box.h / 2 + size * 0.35 * stage.scale };
     const style = { size, weight: 700, mono: true, align: "center" as const, colour: colours.accent };
     const rise = box.h * 0.7;

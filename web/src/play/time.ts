@@ -20,7 +20,7 @@ export function mixRect(a: Rect, b: Rect, p: number): Rect {
   return { x: mix(a.x, b.x, p), y: mix(a.y, b.y, p), w: mix(a.w, b.w, p), h: mix(a.h, b.h, p) };
 }
 
-const POINTS = 28; // of a link
+const POINTS = 60; // of a link
 
 /** A link from one word to another, above them: a curve as points, higher the farther apart its ends are. */
 export function arcOf(from: Point, to: Point, most: number): Point[] {
