@@ -1,4 +1,4 @@
-// openapi.json sha256:1d9bbdc825c4c7dd58ff3ca20bc3b09c574dccbc5dec07fea15d9d84ee7ff976
+// openapi.json sha256:a42edacfa5b5a69b7fa223c6d81bd1d30f4cec47a8081fca83bb107fc211d0e6
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1007,7 +1007,7 @@ export interface components {
          */
         CellResult: {
             /** Born */
-            born?: number | null;
+            born: number | null;
             /**
              * Cards
              * @default []
