@@ -51,10 +51,7 @@ class Birth implements TrainingScene {
     // A chapter is a run of moments of which the same is said.
     const said = frames.map((_, i) => (headlines[i] ?? "").replace(/\d+/g, ""));
     const begins = said.flatMap((words, i) => (i === 0 || words !== said[i - 1] ? [i] : []));
-    this.chapters = [
-      ...begins.map((i, n) => ({ name: NAMES[n] ?? `Step ${frames[i]}`, at: i === 0 ? 0 : this.secondOf(i) - EACH / 2 })),
-      { name: "Settled", at: this.secondOf(frames.length - 1) },
-    ];
+    this.chapters = begins.map((i, n) => ({ name: NAMES[n] ?? `Step ${frames[i]}`, at: i === 0 ? 0 : this.secondOf(i) - EACH / 2 }));
   }
 
   /** The second at which a checkpoint is all there. */
