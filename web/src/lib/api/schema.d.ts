@@ -1,4 +1,4 @@
-// openapi.json sha256:fce6f2e7e5f95cc8cddc2c5afd934fbfa9947ddef4a65ea031a6277ced7bb2ff
+// openapi.json sha256:a42edacfa5b5a69b7fa223c6d81bd1d30f4cec47a8081fca83bb107fc211d0e6
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -525,26 +525,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/recordings/{recording}/pass/{token}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Forward Pass
-         * @description One token's way through the layers: each head's and feed-forward's share of what the token became.
-         */
-        get: operations["forward_pass"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/recordings/{recording}/roles": {
         parameters: {
             query?: never;
@@ -1022,9 +1002,12 @@ export interface components {
          * @description The result of a live cell. `links`: heads on a text, to open in the Head room.
          *
          *     `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
-         *     whose x axis `frames` has a place for each value of `shown`.
+         *     whose x axis `frames` has a place for each value of `shown`, and `headlines` a sentence; `marked` are the cells that
+         *     they speak of, which stand out from `born` on.
          */
         CellResult: {
+            /** Born */
+            born: number | null;
             /**
              * Cards
              * @default []
@@ -1047,6 +1030,11 @@ export interface components {
              * @default []
              */
             frames: number[];
+            /**
+             * Headlines
+             * @default []
+             */
+            headlines: string[];
             /** Lesson */
             lesson: string;
             /**
@@ -1054,6 +1042,14 @@ export interface components {
              * @default []
              */
             links: components["schemas"]["HeadLink"][];
+            /**
+             * Marked
+             * @default []
+             */
+            marked: [
+                number,
+                number
+            ][];
             /** Shown */
             shown: components["schemas"]["Shown"][];
             /** Words */
@@ -1062,6 +1058,8 @@ export interface components {
         /**
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
+         *
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
          */
         Check: {
             /**
@@ -1088,13 +1086,21 @@ export interface components {
             points: number;
             /** Question */
             question: string;
+            /** Worth */
+            worth: number[];
         };
         /**
          * CheckAsk
          * @description An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about.
+         *
+         *     `num_wrong`: how many wrong answers, or looks at the hint, there were before. `show`: the verdict on the answer; or,
+         *     whatever the answer, the hint or the solution.
          */
         CheckAsk: {
-            /** Answer */
+            /**
+             * Answer
+             * @default
+             */
             answer: string;
             /**
              * Cell
@@ -1110,6 +1116,17 @@ export interface components {
             inputs: {
                 [key: string]: string | number;
             };
+            /**
+             * Num Wrong
+             * @default 0
+             */
+            num_wrong: number;
+            /**
+             * Show
+             * @default verdict
+             * @enum {string}
+             */
+            show: "verdict" | "hint" | "solution";
         };
         /**
          * CircuitRun
@@ -1792,7 +1809,7 @@ export interface components {
             /** Minutes */
             minutes: number;
             /** Parts */
-            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"])[];
+            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"] | components["schemas"]["LessonScene"])[];
             /** Seed */
             seed: number | null;
             /** Slug */
@@ -1807,8 +1824,14 @@ export interface components {
         /**
          * LessonEntry
          * @description A lesson of the list. `points`: the points of each of its questions, by the question's name.
+         *
+         *     `group`: under which it is listed; `everyone`: whether everybody should take it.
          */
         LessonEntry: {
+            /** Everyone */
+            everyone: boolean;
+            /** Group */
+            group: string;
             /** Minutes */
             minutes: number;
             /** Num Checks */
@@ -1823,6 +1846,30 @@ export interface components {
             summary: string;
             /** Title */
             title: string;
+        };
+        /**
+         * LessonScene
+         * @description A place for a scene of the player, on this sentence: `head` and `word` are those that it begins with.
+         */
+        LessonScene: {
+            /** Head */
+            head: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "scene";
+            /**
+             * Scene
+             * @enum {string}
+             */
+            scene: "word" | "layer";
+            /** Sentence */
+            sentence: string;
+            /** Title */
+            title: string;
+            /** Word */
+            word: string;
         };
         /** Limits */
         Limits: {
@@ -1857,7 +1904,8 @@ export interface components {
         };
         /**
          * LiveCell
-         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
+         *     `wide`: shown below its text, not beside it.
          */
         LiveCell: {
             /**
@@ -1881,6 +1929,11 @@ export interface components {
             parameters: components["schemas"]["Parameter"][];
             /** Title */
             title: string;
+            /**
+             * Wide
+             * @default false
+             */
+            wide: boolean;
         };
         /**
          * ModelEntry
@@ -2729,6 +2782,8 @@ export interface components {
         /**
          * Verdict
          * @description `answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
+         *
+         *     `solution`: the right answer with its reason, once no try is left; else "".
          */
         Verdict: {
             /**
@@ -2740,6 +2795,11 @@ export interface components {
             points: number;
             /** Right */
             right: boolean;
+            /**
+             * Solution
+             * @default
+             */
+            solution: string;
             /** Words */
             words: string;
         };
@@ -2758,6 +2818,8 @@ export interface components {
         /**
          * Workspace
          * @description What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written.
+         *
+         *     `num_histories`: how many watched trainings there are.
          */
         Workspace: {
             /** Can Write */
@@ -2773,6 +2835,11 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /** Models */
             models: components["schemas"]["ModelEntry"][];
+            /**
+             * Num Histories
+             * @default 0
+             */
+            num_histories: number;
             /**
              * Opened
              * @description the recording that the command line named, opened first
@@ -5310,103 +5377,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Pair"];
-                };
-            };
-            /** @description Bad Request */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Forbidden */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Not Found */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Conflict */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Request Entity Too Large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Validation Error */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HTTPValidationError"];
-                };
-            };
-            /** @description Internal Server Error */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-            /** @description Service Unavailable */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Problem"];
-                };
-            };
-        };
-    };
-    forward_pass: {
-        parameters: {
-            query?: {
-                text?: number;
-            };
-            header?: never;
-            path: {
-                recording: string;
-                token: number;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/vnd.manyheads.arrays": string;
                 };
             };
             /** @description Bad Request */

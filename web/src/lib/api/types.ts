@@ -37,6 +37,7 @@ export type LayerInfo = S["LayerInfo"];
 export type LayerKind = S["LayerKind"];
 export type Lesson = S["Lesson"];
 export type LessonEntry = S["LessonEntry"];
+export type LessonScene = S["LessonScene"];
 export type Link = S["Link"];
 export type Listing = S["Listing"];
 export type LiveCell = S["LiveCell"];
