@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from manyheads.lab.commands.lesson_page import table_lines
 from manyheads.lab.lessons import matrix, shelf
 from manyheads.lab.lessons.cells import Table
+from manyheads.lab.lessons.lesson import GROUPS
 from tests.cli.conftest import assert_refused
 
 
@@ -31,8 +32,11 @@ def state(tmp_path, monkeypatch):
 
 def test_lessons_are_listed_with_how_far_one_is(run):
     ran = run("learn")
-    assert ran.code == 0 and [line.split()[1] for line in ran.lines[1:-3]] == list(shelf.lessons())
-    assert ran.lines[-2] == "The studio's room Learn counts its own points, in the browser."
+    rows = [line.replace("*", " * ").split() for line in ran.lines[1:-3] if line.strip() not in GROUPS]
+    assert ran.code == 0 and [row[2] if row[1] == "*" else row[1] for row in rows] == list(shelf.lessons())
+    assert [row[2] for row in rows if row[1] == "*"] == [p.slug for p in shelf.lessons().values() if p.everyone]
+    assert [line for line in ran.lines if line in GROUPS] == list(GROUPS)
+    assert ran.lines[-2] == "* are for everyone. The studio's room Learn counts its own points, in the browser."
     run("learn", "masks", "--answer", "causal-cells", "36")
     (line,) = [line for line in run("learn").lines if " masks " in line]
     assert "1 of 6" in line and "1 of 10" in line
@@ -54,7 +58,7 @@ def test_a_card_of_a_kind_of_head_is_printed_with_its_links_its_score_and_what_c
 def test_a_lesson_is_printed_whole_its_cells_run_and_its_questions_asked(run):
     ran = run("learn", "masks")
     page = shelf.lessons()["masks"]
-    assert ran.code == 0 and page.title in ran.out and "36 of 64 cells can hold a weight" in ran.out.replace("\n", " ")
+    assert ran.code == 0 and page.title in ran.out and "78 of 144 cells can hold a weight" in ran.out.replace("\n", " ")
     flat = " ".join(ran.out.split())
     for check in page.checks.values():
         assert " ".join(shelf.ask(check)[0].split()) in flat
@@ -160,7 +164,8 @@ def test_a_cell_is_run_with_other_values_and_a_choice_given_as_the_page_numbers_
 
 def test_an_answer_is_judged_and_its_points_kept(run, state):
     wrong = run("learn", "masks", "--answer", "causal-cells", "28")
-    assert wrong.code == 0 and "Not yet. That leaves the diagonal out" in wrong.out and not state.exists()
+    assert wrong.code == 0 and "Not yet. That leaves the diagonal out" in wrong.out
+    assert json.loads((state / "lessons.json").read_text())["points"] == {}
     right = json.loads(run("learn", "masks", "--answer", "causal-cells", "55", "tokens=10", "--json").out)
     assert right["right"] and right["points"] == 1 and "10 tokens" in right["question"]
     assert json.loads((state / "lessons.json").read_text())["points"] == {"masks": {"causal-cells": 1}}
@@ -169,6 +174,33 @@ def test_an_answer_is_judged_and_its_points_kept(run, state):
     seeded = json.loads(run("learn", "recap", "--answer", "recap-column", "0", "--seed", "5", "--json").out)
     check = shelf.lessons()["recap"].checks["recap-column"]
     assert seeded["question"] == shelf.ask(check, shelf.draw(check, 5))[0]
+
+
+def test_a_wrong_answer_costs_half_of_the_points_and_the_solution_all_of_them(run, state):
+    answered = lambda value, *more: run("learn", "masks", "--answer", "window-cells", value, *more)  # noqa: E731
+    worth = shelf.lessons()["masks"].checks["window-cells"].points
+    assert worth == 2 and "The solution" not in answered("3").out
+    half = answered("21")
+    assert "Right." in half.out and "After 1 wrong answer: half of the points." in half.out
+    assert json.loads((state / "lessons.json").read_text())["points"] == {"masks": {"window-cells": 1}}
+    (state / "lessons.json").unlink()
+    answered("3")
+    assert "The solution: 21." in answered("4").out
+    late = json.loads(answered("21", "--json").out)
+    assert late["right"] and late["points"] == 0, "an answer that was shown is worth nothing"
+    other = json.loads(answered("27", "tokens=10", "--json").out)
+    assert other["right"] and other["points"] == worth, "with other numbers it is another question"
+    choice = json.loads(run("learn", "birth", "--answer", "without-head", "2", "--json").out)
+    assert not choice["right"] and choice["solution"].startswith("it stays."), "of two choices one is left"
+
+
+def test_progress_of_an_older_version_is_read(run, state):
+    state.mkdir()
+    (state / "lessons.json").write_text(json.dumps({"version": 1, "points": {"masks": {"causal-cells": 1}}}))
+    assert "1 of 6" in run("learn").out
+    run("learn", "masks", "--answer", "window-cells", "3")
+    kept = json.loads((state / "lessons.json").read_text())
+    assert kept["points"] == {"masks": {"causal-cells": 1}} and kept["wrong"]["masks"]["window-cells"][1] == 1
 
 
 def test_all_is_forgotten_when_it_is_meant(run, state):

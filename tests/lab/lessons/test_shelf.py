@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from manyheads.errors import ManyHeadsError
-from manyheads.lab.lessons import Cell, Check, Predict, ProseBlock, shelf
+from manyheads.lab.lessons import Cell, CellBlock, Check, Predict, ProseBlock, Right, shelf
 from manyheads.lab.lessons.answers import judge
-from manyheads.lab.lessons.lesson import LessonError
+from manyheads.lab.lessons.lesson import GROUPS, CheckBlock, LessonError
 from manyheads.lab.lessons.parameters import DIMENSIONS, matrix_text, read_matrix
 from manyheads.lab.lessons.shelf import fact_references
 from manyheads.lab.room import CellAsk
@@ -80,6 +80,14 @@ def rights(load):
     return right
 
 
+def test_lessons_stand_in_groups_one_after_another_and_four_are_for_everyone():
+    groups = [page.group for page in shelf.lessons().values()]
+    assert list(dict.fromkeys(groups)) == list(GROUPS) == sorted(set(groups), key=groups.index)
+    assert groups == sorted(groups, key=GROUPS.index), "a group's lessons stand together"
+    marked = [page.slug for page in shelf.lessons().values() if page.everyone]
+    assert marked == ["why-many-heads", "one-head", "whole-layer", "four-archetypes"]
+
+
 # ------------------------------------------------------------------------------------------------------------- checks
 
 
@@ -145,6 +153,68 @@ def test_what_is_right_can_be_given_and_what_is_wrong_is_explained(slug, name, l
                 verdict = verdict_on(f"{mistake} {right.unit}")
                 assert verdict.right or verdict.words.removeprefix("Not yet. ") in right.mistakes.values(), verdict
     assert shelf.answer(page, check, given[0], load, inputs=inputs).right, "as a reader's answer is judged"
+
+
+FIGURE = re.compile(r"(?<![\w.,])-?\d[\d,]*(?:\.\d+)?(?![\d.,]*\d)(?: (?:GiB|GB|KiB|%))?")
+SMALL = 20  # a whole number below stands in any text, and says nothing
+
+
+def figures_that_are_right(text, right, question):
+    """The numbers of a text that would be judged right, but for small whole ones."""
+    figures = [match[0] for match in FIGURE.finditer(text)]
+    figures = [each for each in figures if not re.fullmatch(r"-?1?\d,?", each)]
+    if float(right.answer).is_integer() and abs(right.answer) < SMALL:
+        return []
+    return [each for each in figures if judge(right, "number", (), 1, each, question).right]
+
+
+@pytest.mark.slow  # it runs every cell
+@pytest.mark.parametrize("slug", [slug for slug in PAGES if not shelf.lessons()[slug].fresh])
+def test_no_answer_is_readable_above_its_question(slug, load):
+    """Neither in prose nor in what cells say that stand above it, an unpredicted one's own cell among them."""
+    page, above = shelf.lessons()[slug], ""
+    for part in page.parts:
+        if isinstance(part, ProseBlock):
+            above += shelf.say(part.text, load)
+        elif isinstance(part, CellBlock):
+            ran = shelf.run_cell(part, {}, load)
+            above += f" {ran.words} " + " ".join(f"{card.scores} {card.chance}" for card in ran.cards)
+        elif isinstance(part, CheckBlock):
+            right, (question, choices) = shelf.right_of(page, part, {}, {}, load), shelf.ask(part)
+            if part.answer == "number":
+                assert not figures_that_are_right(above, right, question), question
+            elif part.answer == "choice" and len(choices) > 2 and "L" not in str(right.answer):
+                assert not (quoted := re.findall(r"'[^']+' looks at '[^']+'", question)) or quoted[0] not in above
+
+
+@pytest.mark.parametrize(("slug", "name"), CHECKS)
+def test_a_hint_is_not_the_answer(slug, name, load, rights):
+    """Where two choices are all there is, it comes with the solution, and may say it."""
+    check = shelf.lessons()[slug].checks[name]
+    right, (question, choices) = rights(shelf.lessons()[slug], check, {}), shelf.ask(check)
+    if len(choices) == 2:
+        return
+    assert right.hint != right.words
+    for words in (right.hint, *right.mistakes.values()):
+        if check.answer == "number":
+            assert not figures_that_are_right(words, right, question), words
+        elif len(str(right.answer)) > 3 and not str(right.answer).startswith("token"):  # 'the' is in any sentence
+            assert str(right.answer).casefold() not in words.casefold(), words
+
+
+def test_no_page_asks_the_same_twice(load, rights):
+    for page in shelf.lessons().values():
+        asked = {}
+        for check in page.checks.values():
+            right = rights(page, check, {})
+            if isinstance(right.answer, int | float) and abs(right.answer) >= SMALL:
+                assert asked.setdefault((float(right.answer), right.unit), check.name) == check.name, page.slug
+
+
+def test_a_question_whose_answer_stands_above_it_would_be_seen():
+    right = Right(85.899, "So it is.", "Divide.", unit="GB")
+    assert figures_that_are_right("the first one is 85.9 GB, of 80 GiB", right, "How many GB?") == ["85.9 GB"]
+    assert not figures_that_are_right("the first one is 25.8 GB", right, "How many GB?")
 
 
 def test_what_is_drawn_makes_a_question_worth_asking():

@@ -440,7 +440,8 @@ def test_real_models_and_their_cache_are_those_of_the_papers():
 def test_the_engines_block_has_torchs_parameters():
     result = ran("remaining-life", "life-block")
     count = sum(each.numel() for each in torch.nn.MultiheadAttention(512, 8).parameters())
-    assert result.found["parameters"] == count == 1_050_624
+    assert f"{count:,} parameters" in result.words and count == 1_050_624
+    assert result.table("weights, head 3").shape == (2, 30, 30), "each head's own maps, not those of all"
     assert result.table("states").shape == result.table("out").shape == (2, 30, 512)
     assert np.allclose(result.table("weights, head 7").values.sum(1), 1)
 

@@ -51,3 +51,8 @@ export function cumulated(values: readonly number[]): number[] {
   let sum = 0;
   return [0, ...values.map((value) => (sum += value))];
 }
+
+/** A sentence of the library with the page's quotes. */
+export function curled(words: string): string {
+  return words.replace(/"([^"]*)"/g, "“$1”");
+}

@@ -1,8 +1,7 @@
 // The data of one look, as the routes `said/...` give it: which keys are shown, and what each of them is to the query.
 import { float32, type Envelope } from "../lib/api/envelope";
 import type { Token } from "../lib/api/types";
-import { label } from "../lib/draw/format";
-import type { Words } from "./scene";
+import { short } from "../lib/draw/format";
 
 /** Where a look is: what the recording's description says of head, layer and text. */
 export interface Place {
@@ -18,23 +17,43 @@ export interface Place {
   queries: readonly Token[];
   /** The tokens that can be looked at; fewer names than `numKeys` where keys are no text. */
   keys: readonly Token[];
+  numQueries: number;
   numKeys: number;
+  /** How a row of weights is computed from q and k; whether later tokens are hidden. */
+  formula: string;
+  causal: boolean;
+  /** Of each head of the layer: the name of its role and that role's colour, where it has one. */
+  roles: readonly ({ name: string; colour: string } | null)[];
 }
 
-/** Fields of an envelope's header. */
+/** What the headers of a head's and of a layer's envelope both say. */
 export interface LookHeader {
-  /** The token of each shown key; OTHERS stands for all that are not shown, NOBODY for a sink without a key. */
+  /** The token of each column; OTHERS stands for all that are not shown. */
   keys: number[];
+  /** How many keys OTHERS stands for. */
+  others: number;
+  /** The columns' tokens as people read them. */
+  tokens: string[];
   /** What q·k is multiplied by. */
   scale: number;
+  softcap: number | null;
+  /** Heads read the stream by way of a norm, or a norm follows the sum. */
   norm: "pre" | "post" | "none";
-  /** q and k are those that attention received: turned by their positions. */
-  turned: boolean;
-  ending: Words;
+  /** A norm stands between the heads' sum and the stream. */
+  branch_norm: boolean;
+  /** q and k are turned by their positions; null where that is not known. */
+  turned: boolean | null;
+  /** The closing sentence, and the line of figures under it. */
+  said: string;
+  figures: string;
+  /** Why values, or what is added to the stream, are missing. */
+  because: string;
 }
 
 export const OTHERS = -1;
+/** A learned sink: a share that goes to no key. */
 export const NOBODY = -2;
+const LONGEST = 14; // characters of a column's label
 
 /** One column of a look. */
 export interface Key {
@@ -49,27 +68,19 @@ export interface Key {
   masked: boolean;
 }
 
-/** The columns of a look in the order of the text: masked keys stand among them where the whole text is shown. */
-export function keysOf(header: LookHeader, place: Place): Key[] {
-  const others = place.numKeys - header.keys.filter((token) => token >= 0).length;
-  const shown = header.keys.map((token) => keyOf(token, place, others));
-  if (header.keys.includes(OTHERS)) return shown;
-  const known = new Set(header.keys);
-  const masked = Array.from({ length: place.numKeys }, (_, token) => token).filter((token) => !known.has(token));
-  if (!masked.length || place.numKeys > MOST_WITH_MASKED) return shown;
-  const all = [...shown, ...masked.map((token) => ({ ...keyOf(token, place, 0), masked: true }))];
-  return all.sort((a, b) => (a.token < 0 ? Infinity : a.token) - (b.token < 0 ? Infinity : b.token));
+/** The columns of a look. `masked`: whether the query cannot see a column's key; `nobody`: whether a share goes to no key. */
+export function keysOf(header: LookHeader, place: Place, masked: (column: number) => boolean, nobody: boolean): Key[] {
+  const keys = header.keys.map((token, column) => {
+    const entry = place.keys[token];
+    const words = token === OTHERS ? `${header.others} others` : short(header.tokens[column] ?? String(token), LONGEST);
+    const quotes = token >= 0 && !entry?.special;
+    return { token, label: words, name: quotes ? `“${words}”` : words, parking: entry?.sink ?? false, masked: masked(column) };
+  });
+  return nobody ? [...keys, { token: NOBODY, label: "nobody", name: "nobody", parking: true, masked: false }] : keys;
 }
 
-const MOST_WITH_MASKED = 24; // columns
-
-function keyOf(token: number, place: Place, others: number): Key {
-  if (token === OTHERS) return { token, label: `${others} others`, name: `${others} others`, parking: false, masked: false };
-  if (token === NOBODY) return { token, label: "nobody", name: "nobody", parking: true, masked: false };
-  const entry = place.keys[token];
-  const words = entry ? label(entry, 14) || "␣" : `${token}`;
-  return { token, label: words, name: entry && !entry.special ? `“${words}”` : words, parking: entry?.sink ?? false, masked: false };
-}
+/** Where a look's share goes to no key: less is rounding. */
+export const LEAST_MISSING = 1e-6;
 
 /** The rows of a float32 array of an envelope, or null where it has none of that name. */
 export function rowsOf(envelope: Envelope, name: string): Float32Array[] | null {

@@ -1,15 +1,19 @@
 // The entry of play.js: the stage, and every scene by its name. A page adds a script element, inline in a single file and a
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
+import * as drawing from "../rooms/learn/drawing";
+import { birth } from "./birth";
 import { saveMoment, saveStills } from "./export";
+import { layer } from "./layer";
 import { Stage } from "./stage";
 import { word } from "./word";
-import * as drawing from "../rooms/learn/drawing";
 
 const program = {
   stage: (canvas: HTMLCanvasElement) => new Stage(canvas),
   saveMoment,
   saveStills,
   word,
+  layer,
+  birth,
   drawing, // the fit of a head that a reader draws, for a lesson
 };
 

@@ -1,8 +1,8 @@
 // Scene 1: one word asks. Its query travels along the keys, scores become shares, value strips are cut to their share, packed side by
 // side and melted into their weighted mean; the output projection carries that into the stream, where it is added.
 import type { Envelope } from "../lib/api/envelope";
-import { cumulated, decimal, dot, inWords, peakOf, quoted, share } from "./figures";
-import { keysOf, NOBODY, OTHERS, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
+import { cumulated, curled, decimal, dot, inWords, peakOf, quoted, share } from "./figures";
+import { keysOf, LEAST_MISSING, NOBODY, OTHERS, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
 import type { Chapter, Scene, Table, Words } from "./scene";
 import type { Point, Rect, Stage } from "./stage";
 import { ease, mix, mixRect } from "./time";
@@ -36,36 +36,40 @@ interface Look {
   after: Float32Array | null;
 }
 
-/** Plays the look of one head at one word. `ask`: a click on a word lets it ask. */
-export function word(envelope: Envelope, place: Place, ask?: (token: number) => void): Scene {
-  const header = envelope.header as unknown as LookHeader;
-  const keys = keysOf(header, place);
-  return new Word(header, place, keys, lookOf(envelope, header, keys), ask);
+interface WordHeader extends LookHeader {
+  /** The share that goes to no key, and its score. */
+  missing: number;
+  sink: number | null;
+  /** The head says next to nothing here. */
+  silent: boolean;
 }
 
-/** The envelope's rows in the order of the columns; a masked key has none. */
-function lookOf(envelope: Envelope, header: LookHeader, keys: readonly Key[]): Look {
-  const [k, v] = [rowsOf(envelope, "k") ?? [], rowsOf(envelope, "v")];
-  const [scores, shares, heard, bias] = ["scores", "weights", "heard", "bias"].map((name) => vectorOf(envelope, name));
-  const q = vectorOf(envelope, "q")!;
-  const rows = keys.map(({ token, masked }) => (masked ? -1 : header.keys.indexOf(token)));
-  const [adds, before] = [vectorOf(envelope, "adds"), vectorOf(envelope, "before")];
-  const rowAt = (all: Float32Array[] | null, row: number, token: number) => (all && row >= 0 && token !== NOBODY ? (all[row] ?? null) : null);
-  const numbers = (values: Float32Array, missing: number) => rows.map((row) => (row < 0 ? missing : values[row]!));
-  return {
-    q,
-    k: rows.map((row, j) => (keys[j]!.token === OTHERS ? null : rowAt(k, row, keys[j]!.token))),
-    v: rows.map((row, j) => rowAt(v, row, keys[j]!.token)),
-    dots: rows.map((row, j) => (row < 0 || keys[j]!.token < 0 ? NaN : dot(q, k[row]!))),
-    bias: bias ? numbers(bias, 0) : null,
-    scores: numbers(scores!, NaN),
-    shares: numbers(shares!, 0),
-    heard: heard && heard.every(Number.isFinite) ? numbers(heard, 0) : null,
-    out: vectorOf(envelope, "out"),
-    adds,
-    before,
-    after: adds && before && Float32Array.from(before, (value, i) => value + adds[i]!),
+/** Plays the look of one head at one word. `ask`: a click on a word lets it ask. */
+export function word(envelope: Envelope, place: Place, ask?: (token: number) => void): Scene {
+  const header = envelope.header as unknown as WordHeader;
+  const scores = vectorOf(envelope, "scores")!;
+  const nobody = header.missing > LEAST_MISSING;
+  const keys = keysOf(header, place, (column) => Number.isNaN(scores[column]!), nobody);
+  const [q, adds, before] = [vectorOf(envelope, "q")!, vectorOf(envelope, "adds"), vectorOf(envelope, "before")];
+  const [k, v] = [rowsOf(envelope, "k")!, rowsOf(envelope, "v")];
+  /** Of each column, nobody's last. */
+  const numbers = (name: string, missing: number) => {
+    const values = vectorOf(envelope, name);
+    return values && [...values, ...(nobody ? [missing] : [])];
   };
+  const rows = (all: Float32Array[] | null) => keys.map(({ masked }, j) => (masked ? null : (all?.[j] ?? null)));
+  return new Word(header, place, keys, {
+    q, adds, before,
+    k: rows(k).map((row, j) => (keys[j]!.token < 0 ? null : row)),
+    v: rows(v),
+    dots: keys.map(({ token, masked }, j) => (masked || token < 0 ? NaN : dot(q, k[j]!))),
+    scores: numbers("scores", header.sink ?? NaN)!,
+    shares: numbers("weights", header.missing)!,
+    bias: numbers("bias", 0),
+    heard: header.silent ? null : numbers("heard", 0),
+    out: vectorOf(envelope, "out"),
+    after: adds && before && Float32Array.from(before, (value, i) => value + adds[i]!),
+  }, ask);
 }
 
 /** Places on one stage. */
@@ -120,7 +124,7 @@ class Word implements Scene {
   readonly #layouts = new WeakMap<Stage, { key: string; layout: Layout }>();
 
   constructor(
-    readonly header: LookHeader,
+    readonly header: WordHeader,
     readonly place: Place,
     readonly keys: readonly Key[],
     readonly look: Look,
@@ -169,7 +173,7 @@ class Word implements Scene {
     const count = keys.filter(({ masked, token }) => !masked && token !== NOBODY).length;
     if (t < 1.6) {
       const carries = before ? ` (${before.length} numbers)` : "";
-      const normed = header.norm === "pre" ? ", after a norm" : "";
+      const normed = header.norm === "pre" ? ", normed," : "";
       return {
         headline: `${me} asks a question: ${d} numbers, its query.`,
         figures: `q = what ${me} carries into ${place.layer}${carries}${normed} × W_Q of ${head}${header.turned ? ", turned by position" : ""}`,
@@ -197,7 +201,7 @@ class Word implements Scene {
         figures: `number ${place + 1}: ${decimal(shares[best]!, 3)} × ${decimal(v[best]![place]!, 3)} from ${keys[best]!.label} + ${decimal(out[place]! - own, 3)} from the others = ${decimal(out[place]!, 3)}`,
       };
     }
-    if (!adds || !before || t >= 17) return this.header.ending;
+    if (!adds || !before || t >= 17) return { headline: curled(header.said), figures: curled(header.figures) };
     if (t < 15) return { headline: `Wᴼ carries the ${out.length} numbers into all ${adds.length} places of the stream.`, figures: `${head}’s rows of Wᴼ: ${out.length} × ${adds.length}` };
     const then = [place.numHeads > 1 ? `${inWords(place.numHeads - 1)} other ${place.numHeads === 2 ? "head" : "heads"}` : "", header.norm === "post" ? "a layer norm" : ""].filter(Boolean).join(", and ");
     return {
@@ -213,7 +217,7 @@ class Word implements Scene {
     const scaled = dots[j]! * this.header.scale;
     const factor = this.header.scale === 1 ? "" : root ? `, divided by √${this.look.q.length}` : `, × ${+this.header.scale.toPrecision(4)}`;
     const own = bias?.[j] ?? 0;
-    if (Math.abs(scaled + own - scores[j]!) > 1e-3 * Math.max(1, Math.abs(scores[j]!))) return `${factor}, capped = ${decimal(scores[j]!)}`;
+    if (this.header.softcap !== null) return `${factor}, capped at ${this.header.softcap} = ${decimal(scores[j]!)}`;
     return own ? `${factor} = ${decimal(scaled)}, with its bias ${decimal(own)} = ${decimal(scores[j]!)}` : `${factor} = ${decimal(scores[j]!)}`;
   }
 

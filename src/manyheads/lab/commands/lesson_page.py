@@ -21,7 +21,7 @@ from manyheads.cli.terminal import clean, emit, hanging, print_cut, shortened
 from manyheads.errors import ManyHeadsError
 from manyheads.lab import lessons
 from manyheads.lab.lessons.cells import Panel, Ran, Table
-from manyheads.lab.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock
+from manyheads.lab.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, Lesson, ProseBlock, SceneBlock
 
 LABEL, HEADING = 34, 12  # columns of a row's name, and of a line of a column's name
 WHOLE, CUT = 16, 10  # a table of so many rows is printed whole; of a longer one, so many rows
@@ -71,6 +71,10 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None, c
                 console.print(Text.assemble(mark, (f"{kind}{clean(question)}", "bold"), about))
                 for number, choice in enumerate(choices, 1):
                     console.print(Text(f"  {number}) {clean(choice)}"))
+            case SceneBlock():
+                command = f"manyheads head {part.head} {shlex.quote(part.sentence)} --say {part.word}"
+                console.print(Text.assemble((part.title, "bold"), "   plays in the studio's room Learn"))
+                console.print(Text(f"What it says: {command}"))
             case InterviewBlock():
                 mark, about = ("? ", "cyan"), (f"   1 point, interview {part.name}", "dim")
                 console.print(Text.assemble(mark, said(part.question, "bold"), about))
@@ -204,6 +208,9 @@ def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any
                     ran = {"trouble": str(error)}
                 about = {"kind": "cell", "cell": part.name, "title": part.title, "parameters": parameters}
                 parts.append({**about, **ran})
+            case SceneBlock():
+                parts.append({"kind": "scene", "scene": part.name, "title": part.title, "sentence": part.sentence,
+                              "head": part.head, "word": part.word})  # fmt: skip
             case InterviewBlock():
                 points, question = [lessons.say(point, load) for point in part.points], lessons.say(part.question, load)
                 about = {"kind": "interview", "name": part.name, "question": question, "points": points}

@@ -7,6 +7,7 @@ answers of an interview at the end. A cell is run with numbers of one's own by `
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from collections.abc import Callable
@@ -62,7 +63,7 @@ def learn(
     talk, progress = ProgressLine(), Progress()
     if reset:
         points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
-        points_in_words = f"{points} point{'' if points == 1 else 's'}"
+        points_in_words = f"{points:g} point{'' if points == 1 else 's'}"
         if not yes:
             if sys.stdin is None or not sys.stdin.isatty():  # a shell may have closed it
                 raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
@@ -126,13 +127,24 @@ def learn(
             print_ran(ran, stdout_console(), complete)
         return
     if answered is not None:
-        document = _judged(page, checks[answered[0]], answered[1], values, seed, load)
+        # other values make it another question, with tries of its own
+        inputs = json.dumps([seed, values], sort_keys=True)
+        num_wrong = progress.num_wrong(page.slug, answered[0], inputs)
+        document = _judged(page, checks[answered[0]], answered[1], values, seed, load, num_wrong)
         if document["right"]:
             progress.reach(page.slug, answered[0], document["points"])
+        elif document["answered"] and answered[0] in page.checks:
+            progress.miss(page.slug, answered[0], inputs)
         if as_json:
             emit_document(document)
         else:
             emit(f"{document['question']}\n{document['words']}")
+            if document["solution"]:
+                emit(f"The solution: {document['solution']}")
+            elif document["right"] and num_wrong:
+                left = document["points"]
+                why = "half of the points" if left else "no points, since the solution was shown"
+                emit(f"After {num_wrong} wrong answer{'s' * (num_wrong > 1)}: {why}.")
         if document["right"] and progress.trouble:
             talk.note(f"your points are not kept: {progress.trouble}")
         return
@@ -145,9 +157,23 @@ def learn(
 
 
 def _judged(
-    page: Lesson, block: Block, answer: str, values: dict[str, str], seed: int | None, load: Load
+    page: Lesson,
+    block: Block,
+    answer: str,
+    values: dict[str, str],
+    seed: int | None,
+    load: Load,
+    num_wrong: int,
 ) -> dict[str, Any]:
-    """The verdict on an answer, as a document. `values`: inputs of the question, or of the cell that it is about."""
+    """The verdict on an answer, as a document.
+
+    - `page`, `block`: the lesson, and the question of it.
+    - `answer`: what was written; of an interview question, a number of points.
+    - `values`: inputs of the question, or of the cell that it is about.
+    - `seed`: from which its inputs are drawn; None: the page's own.
+    - `load`: gives a model by its name.
+    - `num_wrong`: how many wrong answers there were before.
+    """
     assert isinstance(block, CheckBlock | InterviewBlock)
     document: dict[str, Any] = {"lesson": page.slug, "check": block.name}
     if isinstance(block, InterviewBlock):  # its points are the reader's to count: no program judges what was said aloud
@@ -156,15 +182,16 @@ def _judged(
             raise LessonError(f"{answer[:60]!r} is no number of points: say how many your answer made, 0 to {count}.")
         right, words = int(answer) == count, f"{int(answer)} of {count} points made."
         document |= {"question": lessons.say(block.question, load), "choices": [], "answer": answer, "answered": True}
-        return document | {"right": right, "points": int(right), "words": words}
+        return document | {"right": right, "points": int(right), "words": words, "solution": ""}
     parameters = {parameter.name for parameter in lessons.parameters_of(block)}
     inputs = dict(lessons.draw(block, seed)) if seed is not None else {}
     inputs |= {key: value for key, value in values.items() if key in parameters or block.cell is None}
     cell = {key: value for key, value in values.items() if key not in parameters and block.cell is not None}
-    verdict = lessons.answer(page, block, answer, load, inputs=inputs, cell=cell)
+    verdict = lessons.answer(page, block, answer, load, inputs=inputs, cell=cell, num_wrong=num_wrong)
     question, choices = lessons.ask(block, inputs)
     document |= {"question": question, "choices": list(choices), "answer": answer, "answered": verdict.answered}
-    return document | {"right": verdict.right, "points": verdict.points, "words": verdict.words}
+    judged = {"right": verdict.right, "points": verdict.points, "words": verdict.words}
+    return document | judged | {"solution": verdict.solution}
 
 
 # -------------------------------------------------------------------------------------------------------------- printed
@@ -177,18 +204,24 @@ def _print_list(progress: Progress, as_json: bool) -> None:
         done, points = progress.of(page.slug, page.questions)
         counts = {"questions": len(page.questions), "answered": done, "points": points}
         about = {"lesson": page.slug, "title": page.title, "summary": page.summary, "minutes": page.minutes}
+        about |= {"group": page.group, "everyone": page.everyone}
         entries.append({**about, **counts, "possible_points": sum(page.questions.values())})
     if as_json:
         emit_document({"lessons": entries})
         return
     lines = [Text(f"    {'lesson':<18}{'what':<52}  min  questions    points", style="dim")]
+    group = ""
     for number, entry in enumerate(entries, 1):
+        if entry["group"] != group:
+            group = entry["group"]
+            lines.append(Text(group, style="dim"))
         is_done = 0 < entry["questions"] == entry["answered"]
-        counts = f"{entry['answered']} of {entry['questions']}", f"{entry['points']} of {entry['possible_points']}"
+        counts = f"{entry['answered']} of {entry['questions']}", f"{entry['points']:g} of {entry['possible_points']}"
         lines.append(Text.assemble(
-            ("ok", "green") if is_done else f"{number:>2}", "  ", (f"{entry['lesson']:<18}", "bold"),
+            ("ok", "green") if is_done else f"{number:>2}", "* " if entry["everyone"] else "  ", (f"{entry['lesson']:<18}", "bold"),
             f"{shortened(entry['title'], 52):<52}  {entry['minutes']:>3}  {counts[0]:>9}  {counts[1]:>8}",
         ))  # fmt: skip
     apart = "The studio's room Learn counts its own points, in the browser."
+    apart = f"* are for everyone. {apart}"
     below = [Text(words, style="dim") for words in ("", apart, f"Begin: manyheads learn {entries[0]['lesson']}")]
     print_cut([*lines, *below], stdout_console())

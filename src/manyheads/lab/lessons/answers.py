@@ -4,6 +4,9 @@ A right answer is found by a function when somebody answers. A number is right i
 written out (three figures at least), or nearly so. A wrong one is then tried as what else it may be: a mistake that the
 check knows, the right figure in another unit, a decimal comma in the thousands; and is explained as what it is. What is
 no answer at all costs nothing.
+
+A wrong answer, or a look at the hint, costs half of the points; the second one shows the solution, and with it the
+points are gone. A question with two choices has one try: after a wrong answer, the other choice is no find.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from manyheads.base import Json, brief
@@ -35,6 +38,7 @@ from manyheads.lab.lessons.parameters import (
 PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
 FIGURES = 3  # of a rounded answer, at the least
 NEAR = 0.05  # a wrong number within this share is called close
+TRIES = 2  # answers to a question until its solution is shown
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,16 @@ class Predict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`answered`: whether it was an answer at all, right or wrong; what was none costs nothing."""
+    """`answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
+
+    `solution`: the right answer with its reason, once no try is left; else "".
+    """
 
     right: bool
-    points: int
+    points: int | float
     words: str
     answered: bool = True
+    solution: str = ""
 
     def to_dict(self) -> Json:
         """Plain data for JSON."""
@@ -107,7 +115,7 @@ class Verdict:
         return brief(f"Verdict({self.words})")
 
     @classmethod
-    def correct(cls, right: Right, points: int, note: str = "") -> Verdict:
+    def correct(cls, right: Right, points: int | float, note: str = "") -> Verdict:
         return cls(True, points, f"Right. {note}{right.words}")
 
     @classmethod
@@ -119,8 +127,54 @@ class Verdict:
         return cls(False, 0, words, answered=False)
 
 
-def judge(right: Right, kind: str, choices: Sequence[str], points: int, answer: str, question: str = "") -> Verdict:
-    """Whether an answer is right. `kind` is number, choice or text. A noun of `question` may stand as a unit."""
+def tries_of(choices: Sequence[str]) -> int:
+    """How many answers a question takes until its solution is shown: a single one where there are two choices."""
+    return 1 if len(choices) == 2 else TRIES
+
+
+def points_left(points: int, num_wrong: int, num_tries: int = TRIES) -> int | float:
+    """The points of a right answer after so many wrong ones: half of them after each, none once the solution is shown.
+
+    >>> [points_left(2, num_wrong) for num_wrong in range(3)], points_left(1, 1)
+    ([2, 1, 0], 0.5)
+    """
+    left = points / 2**num_wrong if num_wrong < num_tries else 0
+    return int(left) if left == int(left) else left
+
+
+def solution_of(right: Right) -> str:
+    """The right answer in words, and why."""
+    answer = right.answer if isinstance(right.answer, str) else _plain(right.answer)
+    return f"{answer}{f' {right.unit}' if right.unit else ''}. {right.words}"
+
+
+def judge(
+    right: Right,
+    kind: str,
+    choices: Sequence[str],
+    points: int,
+    answer: str,
+    question: str = "",
+    num_wrong: int = 0,
+) -> Verdict:
+    """Judge an answer.
+
+    - `right`: what is right.
+    - `kind`: number, choice or text.
+    - `choices`: of a choice, all of them.
+    - `points`: what a right answer gives at the first try.
+    - `answer`: what was written.
+    - `question`: its words; a noun of it may stand as a unit.
+    - `num_wrong`: how many wrong answers to it there were before.
+    """
+    num_tries = tries_of(choices)
+    verdict = _judge(right, kind, choices, points_left(points, num_wrong, num_tries), answer, question)
+    if verdict.answered and not verdict.right and num_wrong + 1 >= num_tries:
+        return replace(verdict, solution=solution_of(right))
+    return verdict
+
+
+def _judge(right: Right, kind: str, choices: Sequence[str], points: int | float, answer: str, question: str) -> Verdict:
     written = " ".join(answer.split())
     if not written:
         return Verdict.no_answer("Write an answer first.")
@@ -177,7 +231,7 @@ def _forms(written: str) -> tuple[str, ...]:
 # ----------------------------------------------------------------------------------------------------------- numbers
 
 
-def _judge_number(right: Right, points: int, written: str, question: str) -> Verdict:
+def _judge_number(right: Right, points: int | float, written: str, question: str) -> Verdict:
     """Whether a number is right, in whatever unit it is written."""
     quantity = read_quantity(written)
     if quantity is None:

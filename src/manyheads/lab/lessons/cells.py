@@ -142,7 +142,8 @@ class Ran:
 
     `found`: values by which a prediction is judged, where no table holds them whole. `flow`: the tables as a diagram.
     `cards`: kinds of heads. `chart`: curves, and `frames` the place of each table on their x axis: the tables are
-    moments of one thing, to be leafed through.
+    moments of one thing, to be played or leafed through. `headlines`: a sentence for each moment; `marked`: the cells
+    (row, column) of the maps that they speak of, and `born`: the place on the x axis from which on they stand out.
     """
 
     words: str
@@ -153,6 +154,9 @@ class Ran:
     cards: tuple[KindCard, ...] = ()
     chart: tuple[Panel, ...] = ()
     frames: tuple[float, ...] = ()
+    headlines: tuple[str, ...] = ()
+    marked: tuple[tuple[int, int], ...] = ()
+    born: float | None = None
 
     def __repr__(self) -> str:
         return brief(f"Ran({self.words})")
@@ -177,9 +181,12 @@ class Ran:
         ]
         links = [{"model": link.model, "head": link.head, "text": link.text} for link in self.links]
         cards, chart = [asdict(card) for card in self.cards], [asdict(panel) for panel in self.chart]
-        drawn = {"flow": self.flow, "cards": cards, "chart": chart, "frames": self.frames}
+        drawn = {
+            "flow": self.flow, "cards": cards, "chart": chart, "frames": self.frames, "headlines": self.headlines,
+            "marked": self.marked, "born": self.born,
+        }  # fmt: skip
         return {"words": self.words, "shown": tables, "links": links} | {
-            name: part for name, part in drawn.items() if part
+            name: part for name, part in drawn.items() if part not in (None, (), [])
         }
 
 

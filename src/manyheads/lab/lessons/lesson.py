@@ -3,6 +3,7 @@
     ---
     title: One head, step by step
     summary: What happens between a sentence and a map of attention.
+    group: Basics
     order: 20
     sources:
     - Vaswani et al. 2017, section 3.2.1
@@ -31,6 +32,13 @@
     token: 2
     ```
 
+    ```scene word
+    title: One word looks
+    sentence: The animal didn't cross the street because it was too tired.
+    head: L3H1
+    word: it
+    ```
+
     ```interview why-scale
     question: Why are scores divided by the root of the head's width?
     points:
@@ -42,15 +50,17 @@
 
 `cell NAME` runs the function of that name: `title:` is what stands above it, every other line is a parameter's value to
 begin with. A line `run: OTHER` runs another function, so that a page can have two of a kind; so it does in checks.
-With `open: yes` the page runs it when it opens.
+With `open: yes` the page runs it when it opens; with `wide: yes` it lies below its text, not beside it.
 `check NAME` asks a question; what is right is found by the function of that name, from the lines that are left: its
 inputs. `{name}` in a question or a choice is that input, so that question and answer cannot drift apart.
 `answer:` is number, choice or text; `choices:` are parted by |.
 `predict NAME` is a check on a cell of the same page: it is judged by what that cell computes with what the reader has
 in it at that moment, and the cell is then run and shown.
 `interview NAME` is a question with a model answer, and the points that an answer should make, for the reader to tick.
-In the head, `order:` is a number: lessons are listed by it, and one without it comes last. `fresh: yes` draws the
-inputs of all checks anew each time the lesson is opened.
+`scene NAME` is a scene of the studio's player (word, layer), played on `sentence:` with `head:` and `word:`.
+In the head, `group:` is one of GROUPS, under which the lesson is listed. `order:` is a number: lessons are listed by it,
+and one without it comes last. `everyone: yes` marks a lesson that everybody should take. `fresh: yes` draws the inputs
+of all checks anew each time the lesson is opened.
 
 Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
 docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can
@@ -68,11 +78,13 @@ from dataclasses import dataclass, field
 from manyheads.errors import ManyHeadsError
 
 ANSWERS = ("number", "choice", "text")
+GROUPS = ("Basics", "Real heads", "Cost", "Circuits", "Quiz")
+SCENES = ("word", "layer")  # of the studio's player, which a page may place
 WORDS_A_MINUTE = 200  # read with care
 LAST = 10**6  # the order of a page that gives none
 _HEAD = re.compile(r"\A---\n(?P<head>.*?)\n---\n", re.DOTALL)
 _BLOCK = re.compile(
-    r"^```(?P<kind>cell|check|predict|interview)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
+    r"^```(?P<kind>cell|check|predict|interview|scene)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
 )
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
@@ -92,7 +104,7 @@ class ProseBlock:
 class CellBlock:
     """`run` is the function's name, `name` the cell's own on its page; `values` what its parameters begin with.
 
-    `at_once`: whether the page runs it when it opens.
+    `at_once`: whether the page runs it when it opens. `wide`: whether it needs the page's whole width.
     """
 
     name: str
@@ -100,6 +112,7 @@ class CellBlock:
     run: str
     values: Mapping[str, str] = field(default_factory=dict)
     at_once: bool = False
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,12 +139,26 @@ class InterviewBlock:
     answer: str
 
 
-Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock
+@dataclass(frozen=True)
+class SceneBlock:
+    """A scene of the studio's player on a sentence: `head` and `word` are those that it begins with."""
+
+    name: str
+    title: str
+    sentence: str
+    head: str
+    word: str
+
+
+Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock | SceneBlock
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A page as it was read. Of two lessons the one with the lower `order` comes first."""
+    """A page as it was read. The one of two lessons with the lower `order` comes first.
+
+    `everyone`: whether it is one of those that everybody should take.
+    """
 
     slug: str
     title: str
@@ -140,6 +167,8 @@ class Lesson:
     parts: tuple[Block, ...]
     fresh: bool = False
     order: int = LAST
+    group: str = GROUPS[0]
+    everyone: bool = False
 
     @property
     def cells(self) -> dict[str, CellBlock]:
@@ -184,10 +213,13 @@ def read_lesson(slug: str, text: str) -> Lesson:
     if head is None:
         raise LessonError(f"lesson {slug!r} has no head: begin with a line ---, then title: and so on, then ---.")
     values, sources = _with_list(f"lesson {slug!r}", head["head"], "sources")
-    _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order"))
+    _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order", "group", "everyone"))
     order = values.get("order", str(LAST))
     if not order.isascii() or not order.isdigit():
         raise LessonError(f"lesson {slug!r}: order: {order!r} is no whole number of 0 or more.")
+    group = values.get("group", GROUPS[0])
+    if group not in GROUPS:
+        raise LessonError(f"lesson {slug!r}: group: {group[:40]!r} is none: use one of {', '.join(GROUPS)}.")
     parts: list[Block] = []
     position = head.end()
     for block in _BLOCK.finditer(text, position):
@@ -195,13 +227,16 @@ def read_lesson(slug: str, text: str) -> Lesson:
         parts.append(_block(slug, block["kind"], block["name"].strip(), block["lines"]))
         position = block.end()
     parts += _prose(text[position:])
-    names = [part.name for part in parts if not isinstance(part, ProseBlock)]
+    # a scene is named as the player knows it, and may be shown twice
+    names = [part.name for part in parts if not isinstance(part, ProseBlock | SceneBlock)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LessonError(
             f"lesson {slug!r} has two blocks called {twice[0]!r}: give one another name (run: says what)."
         )
-    fresh = values.get("fresh", "no") == "yes"
-    lesson = Lesson(slug, values["title"], values["summary"], tuple(sources), tuple(parts), fresh, int(order))
+    fresh, everyone = (values.get(name, "no") == "yes" for name in ("fresh", "everyone"))
+    lesson = Lesson(
+        slug, values["title"], values["summary"], tuple(sources), tuple(parts), fresh, int(order), group, everyone
+    )
     for check in lesson.checks.values():
         if check.cell is not None and check.cell not in lesson.cells:
             raise LessonError(f"lesson {slug!r}, predict {check.name!r}: no cell on this page is {check.cell!r}.")
@@ -227,8 +262,13 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
         raise LessonError(f"{where} says something twice: one line for each.")
     if kind == "cell":
         _require(where, values, ("title",), None)
-        at_once = values.pop("open", "no") == "yes"
-        return CellBlock(name, values.pop("title"), values.pop("run", name), values, at_once)
+        at_once, wide = (values.pop(line, "no") == "yes" for line in ("open", "wide"))
+        return CellBlock(name, values.pop("title"), values.pop("run", name), values, at_once, wide)
+    if kind == "scene":
+        _require(where, values, ("title", "sentence", "head", "word"), ())
+        if name not in SCENES:
+            raise LessonError(f"{where}: the player has no such scene for a lesson. It has {', '.join(SCENES)}.")
+        return SceneBlock(name, **values)
     _require(where, values, ("question", "answer", *(("cell",) if kind == "predict" else ())), None)
     question, answer, written = values.pop("question"), values.pop("answer"), values.pop("choices", "")
     choices = tuple(part.strip() for part in written.split("|") if part.strip())

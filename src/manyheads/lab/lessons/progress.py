@@ -1,5 +1,7 @@
 """A learner's points by lesson and question, kept in the user's state folder. Points that were reached stay.
 
+Wrong answers are counted, too, since each halves what the right one gives; with other inputs a question is a new one.
+
 The file is written whole or not at all. Where it cannot be written (a home that is read-only), learning goes on, and
 `trouble` has the reason why nothing is kept.
 """
@@ -22,12 +24,16 @@ def state_folder() -> Path:
 
 
 class Progress:
-    """Points, as the file has them. `trouble`: why it could not be read or written; "" while it could."""
+    """Points, as the file has them. `trouble`: why it could not be read or written; "" while it could.
+
+    `wrong`: for each question the inputs that it was last answered with, and the number of wrong answers.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.path: Path | None = None
         self.trouble = ""
-        self.points: dict[str, dict[str, int]] = {}
+        self.points: dict[str, dict[str, int | float]] = {}
+        self.wrong: dict[str, dict[str, tuple[str, int]]] = {}
         try:
             self.path = (state_folder() if folder is None else folder) / "lessons.json"
             document: object = json.loads(self.path.read_text(encoding="utf-8"))
@@ -36,10 +42,16 @@ class Progress:
                 raise ValueError
             # whatever else somebody wrote into the file is left out: only points that were reached count
             self.points = {
-                str(lesson): {str(name): n for name, n in best.items() if isinstance(n, int) and n > 0}
+                str(lesson): {str(name): n for name, n in best.items() if isinstance(n, int | float) and n > 0}
                 for lesson, best in points.items()
                 if isinstance(best, dict)
             }
+            wrong = document.get("wrong") if isinstance(document, dict) else None  # a file of an older version has none
+            for lesson, tries in wrong.items() if isinstance(wrong, dict) else ():
+                for name, entry in tries.items() if isinstance(tries, dict) else ():
+                    match entry:
+                        case [str() as inputs, int() as count]:
+                            self.wrong.setdefault(str(lesson), {})[str(name)] = (inputs, count)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except FileAccessError as error:  # no home
@@ -49,12 +61,23 @@ class Progress:
         except (ValueError, RecursionError):
             self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
 
-    def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int]:
+    def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int | float]:
         """The number of these questions that are answered, and the points that they gave."""
         reached = [self.points.get(lesson, {}).get(name, 0) for name in questions]
         return sum(number > 0 for number in reached), sum(reached)
 
-    def reach(self, lesson: str, question: str, points: int) -> None:
+    def num_wrong(self, lesson: str, question: str, inputs: str) -> int:
+        """The number of wrong answers to a question with these inputs."""
+        known, count = self.wrong.get(lesson, {}).get(question, ("", 0))
+        return count if known == inputs else 0
+
+    def miss(self, lesson: str, question: str, inputs: str) -> None:
+        """Count a wrong answer, and save; `trouble` has a failure's reason."""
+        count = self.num_wrong(lesson, question, inputs) + 1
+        self.wrong.setdefault(lesson, {})[question] = (inputs, count)
+        self._keep()
+
+    def reach(self, lesson: str, question: str, points: int | float) -> None:
         """Note the points of a question, if there are more than before, and save; `trouble` has a failure's reason."""
         best = self.points.setdefault(lesson, {})
         if points > best.get(question, 0):
@@ -63,7 +86,7 @@ class Progress:
 
     def reset(self) -> None:
         """Forget everything. Raises FileAccessError where the file cannot be written."""
-        self.points = {}
+        self.points, self.wrong = {}, {}
         self._keep()
         if self.trouble:
             raise FileAccessError(self.trouble)
@@ -78,7 +101,7 @@ class Progress:
             return
         try:
             with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8") as out:
-                json.dump({"version": VERSION, "points": self.points}, out)
+                json.dump({"version": VERSION, "points": self.points, "wrong": self.wrong}, out)
             self.trouble = ""
         except OSError as error:
             self.trouble = str(error if isinstance(error, FileAccessError) else no_access("write", self.path, error))

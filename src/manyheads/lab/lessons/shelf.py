@@ -246,6 +246,7 @@ def answer(
     *,
     inputs: Mapping[str, Value] | None = None,
     cell: Mapping[str, Value] | None = None,
+    num_wrong: int = 0,
 ) -> Verdict:
     """Judge an answer to a check.
 
@@ -255,9 +256,10 @@ def answer(
     - `load`: gives a model by its name; `shelf.load` gives the bundled ones.
     - `inputs`: values of the question that differ from the page's, as `draw` gives them.
     - `cell`: of a prediction, the reader's values of the cell that it is about.
+    - `num_wrong`: how many wrong answers there were before, each of which costs half of the points.
 
     Errors: as `right_of`.
     """
     right = right_of(lesson, check, inputs or {}, cell or {}, load)
     question, choices = ask(check, inputs)
-    return judge(right, check.answer, choices, check.points, written, question)
+    return judge(right, check.answer, choices, check.points, written, question, num_wrong)

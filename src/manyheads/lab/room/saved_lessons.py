@@ -1,8 +1,8 @@
 """The lessons as a page without a server holds them: prose, cells that were run once, questions and their verdicts.
 
-A cell keeps the result of the numbers that it comes with, to six figures; others need the studio. A choice keeps what
-is said to each; a number or a word, what is right, what is a known mistake, and what is said to anything else. Running
-all cells takes some 20 seconds, so it is done once, when the page is built: `python -m
+A cell keeps the result of the numbers that it comes with, to six figures, and with each of its choices; others need the
+studio. A question of choices keeps what is said to each; of a number or a word, what is right, what is a known mistake,
+and what is said to anything else. Running all cells takes some 30 seconds, so it is done once, when the page is built: `python -m
 manyheads.lab.room.saved_lessons` writes static/lessons.json.gz, which holds the digest of the lessons that it was made
 from; a test compares.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -23,13 +24,14 @@ from typing import Any
 from manyheads.base import replacing
 from manyheads.errors import ModelError
 from manyheads.lab.lessons import shelf
-from manyheads.lab.lessons.answers import Verdict, judge, usual_tolerance
+from manyheads.lab.lessons.answers import Verdict, judge, solution_of, usual_tolerance
 from manyheads.lab.lessons.lesson import CheckBlock, Lesson
-from manyheads.lab.lessons.parameters import Value
+from manyheads.lab.lessons.parameters import Parameter, Value
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CellAsk
 from manyheads.studio.outside import NAME
 
+MOST_CHOICES = 16  # combinations of a cell's choices that are saved
 SEED = 1  # of questions whose inputs are drawn
 
 
@@ -53,12 +55,14 @@ def computed_lessons() -> dict[str, Any]:
         if shelf.MISSING in lesson.model_dump_json():
             raise ModelError(f"lesson {slug!r} needs a model that is not here: lessons cannot be saved.")
         lessons[slug] = lesson.model_dump(mode="json")
-        for name in page.cells:
-            result = learning.run_cell(slug, name, CellAsk(), progress=lambda *_: None)
-            # Every number to six figures: more than a page shows, and half of the bytes.
-            cells[f"{slug}/{name}"] = json.loads(
-                result.model_dump_json(), parse_float=lambda number: float(f"{float(number):.6g}")
-            )
+        for name, cell in page.cells.items():
+            for choices in _choices(shelf.parameters_of(cell)):
+                result = learning.run_cell(slug, name, CellAsk(parameters=dict(choices)), progress=lambda *_: None)
+                # Every number to six figures: more than a page shows, and half of the bytes.
+                key = "?".join([f"{slug}/{name}", *(f"{parameter}={value}" for parameter, value in choices.items())])
+                cells[key] = json.loads(
+                    result.model_dump_json(), parse_float=lambda number: float(f"{float(number):.6g}")
+                )
         for part in lesson.parts:
             if part.kind == "check":
                 checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
@@ -66,13 +70,29 @@ def computed_lessons() -> dict[str, Any]:
     return {"digest": digest_of_lessons(), "entries": entries, "lessons": lessons, "cells": cells, "checks": checks}
 
 
+def _choices(parameters: Sequence[Parameter]) -> Iterator[dict[str, str]]:
+    """Every combination of a cell's choices, each as what differs from the page's own, which comes first.
+
+    Of many combinations (MOST_CHOICES) those that differ in one choice alone. What a choice fills is the cell's to read.
+    """
+    pools = {parameter.name: parameter.choices for parameter in parameters if parameter.choices}
+    own = {parameter.name: str(parameter.value) for parameter in parameters if parameter.choices}
+    combinations = [
+        {name: value for name, value in zip(pools, values, strict=True) if value != own[name]}
+        for values in itertools.product(*pools.values())
+    ]
+    one_by_one = len(combinations) > MOST_CHOICES
+    yield from sorted((changes for changes in combinations if not one_by_one or len(changes) <= 1), key=len)
+
+
 def _judged(page: Lesson, check: CheckBlock, inputs: Mapping[str, Value]) -> dict[str, Any]:
     """What is said to answers of a question with these inputs."""
     right = shelf.right_of(page, check, inputs, {}, shelf.load)
     question, choices = shelf.ask(check, inputs)
+    shown = {"hint": right.hint, "solution": solution_of(right)}
     if choices:
         verdicts = {choice: judge(right, "choice", choices, check.points, choice, question) for choice in choices}
-        return {"verdicts": {choice: asdict(verdict) for choice, verdict in verdicts.items()}}
+        return {**shown, "verdicts": {choice: asdict(verdict) for choice, verdict in verdicts.items()}}
     known = [{"answer": mistake, **asdict(Verdict.wrong(words))} for mistake, words in right.mistakes.items()]
     known += [
         {"answer": answer, **asdict(Verdict.correct(right, check.points))} for answer in (right.answer, *right.also)
@@ -81,6 +101,7 @@ def _judged(page: Lesson, check: CheckBlock, inputs: Mapping[str, Value]) -> dic
     if not isinstance(right.answer, str):
         tolerance = usual_tolerance(right.answer) if right.tolerance is None else float(right.tolerance)
     return {
+        **shown,
         "unit": right.unit,
         "free": right.free,
         "tolerance": tolerance,

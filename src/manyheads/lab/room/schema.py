@@ -11,10 +11,15 @@ from manyheads.studio.schema import AnswerBody, Number, RequestBody, SceneName
 
 
 class LessonEntry(AnswerBody):
-    """A lesson of the list. `points`: the points of each of its questions, by the question's name."""
+    """A lesson of the list. `points`: the points of each of its questions, by the question's name.
+
+    `group`: under which it is listed; `everyone`: whether everybody should take it.
+    """
 
     slug: str
     title: str
+    group: str
+    everyone: bool
     summary: str
     minutes: int
     num_checks: int
@@ -59,7 +64,8 @@ class Listing(AnswerBody):
 
 
 class LiveCell(AnswerBody):
-    """A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+    """A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
+    `wide`: shown below its text, not beside it.
 
     `page_part`: the page's own part that computes it and stands in its place, "" where there is none.
     """
@@ -69,12 +75,16 @@ class LiveCell(AnswerBody):
     title: str
     parameters: list[Parameter]
     at_once: bool = False
+    wide: bool = False
     code: list[Listing] = []
     page_part: PagePart = ""
 
 
 class Check(AnswerBody):
-    """A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about."""
+    """A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
+
+    `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
+    """
 
     kind: Literal["check"]
     check: str
@@ -82,6 +92,7 @@ class Check(AnswerBody):
     answer: Literal["number", "choice", "text"]
     choices: list[str]
     points: int
+    worth: list[float]
     inputs: dict[str, str | float]
     cell: str | None
 
@@ -96,7 +107,18 @@ class Interview(AnswerBody):
     html: str
 
 
-Part = Annotated[Prose | LiveCell | Check | Interview, Field(discriminator="kind")]
+class LessonScene(AnswerBody):
+    """A place for a scene of the player, on this sentence: `head` and `word` are those that it begins with."""
+
+    kind: Literal["scene"]
+    scene: Literal["word", "layer"]
+    title: str
+    sentence: str
+    head: str
+    word: str
+
+
+Part = Annotated[Prose | LiveCell | Check | Interview | LessonScene, Field(discriminator="kind")]
 
 
 class Lesson(AnswerBody):
@@ -139,7 +161,8 @@ class CellResult(AnswerBody):
     """The result of a live cell. `links`: heads on a text, to open in the Head room.
 
     `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
-    whose x axis `frames` has a place for each value of `shown`.
+    whose x axis `frames` has a place for each value of `shown`, and `headlines` a sentence; `marked` are the cells that
+    they speak of, which stand out from `born` on.
     """
 
     lesson: str
@@ -151,14 +174,23 @@ class CellResult(AnswerBody):
     cards: list[KindCard] = []
     chart: list[Panel] = []
     frames: list[float] = []
+    headlines: list[str] = []
+    marked: list[tuple[int, int]] = []
+    born: float | None = None
 
 
 class CheckAsk(RequestBody):
-    """An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about."""
+    """An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about.
 
-    answer: Annotated[str, Field(max_length=1_000)]
+    `num_wrong`: how many wrong answers, or looks at the hint, there were before. `show`: the verdict on the answer; or,
+    whatever the answer, the hint or the solution.
+    """
+
+    answer: Annotated[str, Field(max_length=1_000)] = ""
     inputs: Inputs = {}
     cell: Inputs = {}
+    num_wrong: Annotated[int, Field(ge=0, le=1_000)] = 0
+    show: Literal["verdict", "hint", "solution"] = "verdict"
 
 
 class TrainedWay(AnswerBody):

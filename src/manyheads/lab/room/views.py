@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from manyheads.lab.lessons import CellBlock, Lesson, ProseBlock, shelf
-from manyheads.lab.lessons.answers import Verdict
-from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock
+from manyheads.lab.lessons.answers import Verdict, points_left, solution_of, tries_of
+from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock, SceneBlock
 from manyheads.lab.room import schema as bodies
 from manyheads.lab.room.schema import Trained, TrainedWay
 from manyheads.lab.training.presets.table import stored_report
@@ -81,11 +81,21 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
             case CheckBlock():
                 inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
                 question, choices = shelf.ask(part, inputs)
+                num_tries = tries_of(choices)
+                worth = [points_left(part.points, num_wrong, num_tries) for num_wrong in range(num_tries)]
                 parts.append(
                     bodies.Check.of(
-                        part, kind="check", check=part.name, question=question, choices=list(choices), inputs=inputs
+                        part,
+                        kind="check",
+                        check=part.name,
+                        question=question,
+                        choices=list(choices),
+                        worth=worth,
+                        inputs=inputs,
                     )
                 )
+            case SceneBlock():
+                parts.append(bodies.LessonScene.of(part, kind="scene", scene=part.name))
     return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
 
 
@@ -114,10 +124,18 @@ def run_cell(
 
 
 def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
-    """Judge an answer. Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises."""
+    """Judge an answer, or give the hint or the solution.
+
+    Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises.
+    """
     page = _page(slug)
     block = _entry(page.checks, check, f"lesson {slug!r}", "check")
-    return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell)
+    if ask.show == "verdict":
+        return shelf.answer(
+            page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong
+        )
+    right = shelf.right_of(page, block, ask.inputs, ask.cell, load)
+    return Verdict(False, 0, right.hint if ask.show == "hint" else "", solution="" if ask.show == "hint" else solution_of(right))
 
 
 def _page(slug: str) -> Lesson:

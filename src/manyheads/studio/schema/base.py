@@ -109,7 +109,10 @@ class Limits(AnswerBody):
 
 
 class Workspace(AnswerBody):
-    """What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written."""
+    """What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written.
+
+    `num_histories`: how many watched trainings there are.
+    """
 
     version: str
     models: list[ModelEntry]
@@ -119,6 +122,7 @@ class Workspace(AnswerBody):
     opened: str | None = Field(description="the recording that the command line named, opened first")
     folder: str
     can_write: bool
+    num_histories: int = 0
     limits: Limits
 
 

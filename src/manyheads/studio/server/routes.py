@@ -102,6 +102,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
             opened=desk.first,
             folder=str(listed.folder or ""),
             can_write=listed.folder is not None,
+            num_histories=len(listed.histories),
             limits=Limits(max_text=MAX_TEXT, max_steps=MAX_STEPS, max_running=desk.jobs.max_running),
         )
 

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import torch
 from numpy import ndarray
 
+from manyheads.corpora import reading_of
 from manyheads.edits import METRICS
 from manyheads.heads import Head
 from manyheads.interventions import Importance
 from manyheads.measurement import EVERY_ROW, measure_recording
-from manyheads.recording import LayerRecord
+from manyheads.recording import LayerRecord, TellingSearch, spaced_words
 from manyheads.roles import HeadRole, PageLabels, label_page, shipped_labels
 from manyheads.roles.words import CAVEAT, group_of
 from manyheads.statistics import DEFAULT, STATISTICS, HeadTable, Statistic
@@ -28,12 +29,13 @@ from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.maps import FILE_TYPES, file_bytes
 from manyheads.studio.views.recording import layer_info
-from manyheads.texts import Sinks
+from manyheads.texts import Sinks, Words
 
 TABLE_CELLS = 400_000_000  # visible cells over all heads; beyond, rows are sampled: some seconds
 LINKS = 24
 LINK_ROWS = 2_048  # rows that are read for the strongest links
 LINK_CELLS = 1 << 24
+TELLING_CELLS = 1 << 17  # weights between words, over all heads, that the link to begin with is searched among
 
 
 def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atlas:
@@ -86,6 +88,7 @@ def atlas_of(opened: Opened, text: int, labels: PageLabels | None) -> bodies.Atl
         roles_because="not known yet" if labels is None else _basis_of(labels),
         caveat=CAVEAT,
         exact=_exactness(table.notes),
+        telling=opened.once(("telling", text), lambda: _telling_of(opened, text)),
     )
 
 
@@ -235,6 +238,31 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Sinks) -> tuple[l
     best.sort(key=lambda link: -link[0])  # stable: of equal weights the earlier query comes first
     links = [bodies.Link(query=query, key=key, weight=weight) for weight, query, key in best[:LINKS]]
     return links, "exact" if most == num_rows else f"of {most:,} of {num_rows:,} rows, spread evenly"
+
+
+def _telling_of(opened: Opened, text: int) -> bodies.TellingLink | None:
+    """The link to begin with: of an example text the one that its question asks for, else the one that tells most."""
+    words = Words.of(opened.main.tokens)
+    units, question, link, num_units = words.units(text), reading_of(opened.model).question, None, None
+    if question is not None and (opened.written or words.texts[text]).strip() == question[0].strip():
+        names = [word.name for word in spaced_words(words, text)]
+        query = next((i for i in reversed(range(len(units))) if units[i].text == question[1]), None)
+        key = next((i for i, unit in enumerate(units) if unit.text == question[2]), None)  # as the page reads them
+        if query is not None and key is not None:
+            link = opened.recording.heads_linking(names[query], names[key], text=text)[0]
+    if link is None:
+        layers = [layer for layer in opened.layers() if not layer.crosses and layer.tokens is opened.main.tokens]
+        num_heads = sum(layer.site.num_heads for layer in layers)
+        num_units = max(2, math.isqrt(TELLING_CELLS // max(1, num_heads)))
+        search = TellingSearch(num_units)
+        for layer in layers:
+            search.add(layer, words, text)
+        link = search.link
+    if link is None:
+        return None
+    names = [word.name for word in spaced_words(words, text, num_units)]  # names count among the words searched
+    query, key = (units[names.index(name)].tokens[0] for name in (link.query, link.key))
+    return bodies.TellingLink(head=str(link.head), query=query, key=key, weight=link.weight)
 
 
 def _statistic_info(statistic: Statistic) -> bodies.StatisticInfo:

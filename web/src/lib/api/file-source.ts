@@ -7,7 +7,7 @@ import { savedCell, savedVerdict, type SavedLessons } from "./saved-lessons";
 import { exactProgram } from "./exact";
 import { heldFile, Snapshot, unzipped, type HeldRecording, type SnapshotText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
-import type { Atlas, FileEntry, How, Job, RecordingInfo, Room, Workspace } from "./types";
+import type { Atlas, CheckAsk, FileEntry, How, Job, RecordingInfo, Room, Workspace } from "./types";
 
 const SAVED = "This page was saved and has no model behind it.";
 const INSTEAD = "The studio does this: manyheads studio.";
@@ -207,10 +207,10 @@ function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
   if (!lesson) throw refusal(`There is no lesson '${slug.slice(0, 60)}' in this page.`);
   if (kind === "cells") return json(done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters)));
   if (kind === "checks") {
-    const { answer, cell } = body as { answer: string; cell: Record<string, unknown> };
+    const ask = body as CheckAsk;
     const part = lesson.parts.find((part) => part.kind === "check" && part.check === name);
-    if (part?.kind === "check" && part.cell !== null) savedCell(saved, slug, part.cell, cell); // refused for changed numbers
-    return json(savedVerdict(saved, slug, name, answer));
+    if (part?.kind === "check" && part.cell !== null) savedCell(saved, slug, part.cell, ask.cell ?? {}, false); // refused for whatever was changed
+    return json(savedVerdict(saved, slug, name, ask));
   }
   return json(lesson);
 }

@@ -1,7 +1,8 @@
-// The lessons of a page without a server: each cell's result with the numbers that it comes with, and what is said to
-// answers. lab/room/saved_lessons.py computes them. What else a reader may try needs the studio, and is refused in words.
+// The lessons of a page without a server: each cell's result with the numbers that it comes with and with each of its choices,
+// and what is said to answers. lab/room/saved_lessons.py computes them. What else a reader may try needs the studio, and is
+// refused in words.
 import { StudioError } from "./source";
-import type { CellResult, CheckResult, Lesson, LessonEntry } from "./types";
+import type { CellResult, CheckAsk, CheckResult, Lesson, LessonEntry } from "./types";
 
 interface Known extends CheckResult {
   answer: string | number;
@@ -16,6 +17,8 @@ interface Judged {
   tolerance?: number;
   known?: Known[];
   otherwise?: CheckResult;
+  hint: string;
+  solution: string;
 }
 
 export interface SavedLessons {
@@ -25,19 +28,36 @@ export interface SavedLessons {
   checks: Record<string, Judged>;
 }
 
-/** The result of a cell. Throws a StudioError for other numbers than those that the lesson has. */
-export function savedCell(saved: SavedLessons, slug: string, cell: string, parameters: Record<string, unknown>): CellResult {
+/** The result of a cell. Throws a StudioError for other numbers than those that the lesson has; choices may be others, unless
+    `others` is false: verdicts on predictions are those of the lesson's own. */
+export function savedCell(saved: SavedLessons, slug: string, cell: string, parameters: Record<string, unknown>, others = true): CellResult {
   const part = saved.lessons[slug]?.parts.find((part) => part.kind === "cell" && part.cell === cell);
-  const result = saved.cells[`${slug}/${cell}`];
-  if (part?.kind !== "cell" || !result) throw refusal(`There is no cell ${cell} in this page.`);
-  const changed = part.parameters.find(({ name, value }) => name in parameters && String(parameters[name]) !== String(value));
-  if (changed) throw refusal(`This page was saved with the result for “${changed.label}” = ${String(changed.value)}. To compute others: manyheads studio.`);
+  if (part?.kind !== "cell" || !saved.cells[`${slug}/${cell}`]) throw refusal(`There is no cell ${cell} in this page.`);
+  const isOther = ({ name, value }: { name: string; value: unknown }) => name in parameters && String(parameters[name]) !== String(value);
+  const changed = part.parameters.filter(isOther);
+  const chosen = changed.filter(({ kind }) => kind === "choice").map(({ name }) => `${name}=${String(parameters[name])}`);
+  const result = saved.cells[[`${slug}/${cell}`, ...chosen].join("?")];
+  // A choice fills fields: these are then others, too, and belong to the choice.
+  const filled = new Set(part.parameters.flatMap(({ name, fills }) => Object.keys(fills[String(parameters[name])] ?? {})));
+  const own = changed.find(({ kind, name }) => kind !== "choice" && !filled.has(name));
+  const refused = own ?? changed[0];
+  if (!result || own || (refused && !others)) throw refusal(`This page was saved with the result for “${refused?.label}” = ${String(refused?.value)}. To compute others: manyheads studio.`);
   return result;
 }
 
-export function savedVerdict(saved: SavedLessons, slug: string, check: string, answer: string): CheckResult {
+export function savedVerdict(saved: SavedLessons, slug: string, check: string, ask: CheckAsk): CheckResult {
   const judged = saved.checks[`${slug}/${check}`];
-  if (!judged) throw refusal(`There is no question ${check} in this page.`);
+  const part = saved.lessons[slug]?.parts.find((part) => part.kind === "check" && part.check === check);
+  if (!judged || part?.kind !== "check") throw refusal(`There is no question ${check} in this page.`);
+  const { hint, solution } = judged;
+  if (ask.show === "hint") return { right: false, points: 0, words: hint, answered: true, solution: "" };
+  if (ask.show === "solution") return { right: false, points: 0, words: "", answered: true, solution };
+  const { wrong, verdict } = { wrong: ask.num_wrong ?? 0, verdict: verdictOn(judged, ask.answer ?? "") };
+  if (verdict.right) return { ...verdict, points: part.worth[wrong] ?? 0 };
+  return { ...verdict, solution: verdict.answered && wrong + 1 >= part.worth.length ? solution : "" };
+}
+
+function verdictOn(judged: Judged, answer: string): CheckResult {
   const written = bare(answer);
   if (judged.verdicts) {
     const choice = Object.keys(judged.verdicts).find((choice) => bare(choice) === written);
@@ -73,7 +93,7 @@ function bare(text: string): string {
 }
 
 function none(words: string): CheckResult {
-  return { right: false, points: 0, words, answered: false };
+  return { right: false, points: 0, words, answered: false, solution: "" };
 }
 
 function refusal(words: string): StudioError {

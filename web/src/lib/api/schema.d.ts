@@ -1,4 +1,4 @@
-// openapi.json sha256:8e76cd2d96fdbf381dfc923e46a2ff1b50a844ebe7ec68c4eef26831f1270018
+// openapi.json sha256:abe901577477a335c7e3e7d3c0e78bb611bdc6cec81a523c4d141fc0589ce8d2
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -862,6 +862,7 @@ export interface components {
          * @description Every head of a recording with its statistics on one text, and its role where it is known (`roles_because`).
          *
          *     Once importance was requested, it is the last statistic: the loss of quality on this text without each head.
+         *     `telling`: the link that tells most on this text; null where no two words see each other.
          */
         Atlas: {
             /** Caveat */
@@ -879,6 +880,7 @@ export interface components {
             roles_because: string;
             /** Statistics */
             statistics: components["schemas"]["StatisticInfo"][];
+            telling?: components["schemas"]["TellingLink"] | null;
             /** Text */
             text: number;
         };
@@ -1000,9 +1002,12 @@ export interface components {
          * @description The result of a live cell. `links`: heads on a text, to open in the Head room.
          *
          *     `flow`: stages of lanes of labels of `shown`, a diagram. `cards`: kinds of heads on a sentence. `chart`: curves, on
-         *     whose x axis `frames` has a place for each value of `shown`.
+         *     whose x axis `frames` has a place for each value of `shown`, and `headlines` a sentence; `marked` are the cells that
+         *     they speak of, which stand out from `born` on.
          */
         CellResult: {
+            /** Born */
+            born?: number | null;
             /**
              * Cards
              * @default []
@@ -1025,6 +1030,11 @@ export interface components {
              * @default []
              */
             frames: number[];
+            /**
+             * Headlines
+             * @default []
+             */
+            headlines: string[];
             /** Lesson */
             lesson: string;
             /**
@@ -1032,6 +1042,14 @@ export interface components {
              * @default []
              */
             links: components["schemas"]["HeadLink"][];
+            /**
+             * Marked
+             * @default []
+             */
+            marked: [
+                number,
+                number
+            ][];
             /** Shown */
             shown: components["schemas"]["Shown"][];
             /** Words */
@@ -1040,6 +1058,8 @@ export interface components {
         /**
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
+         *
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
          */
         Check: {
             /**
@@ -1066,13 +1086,21 @@ export interface components {
             points: number;
             /** Question */
             question: string;
+            /** Worth */
+            worth: number[];
         };
         /**
          * CheckAsk
          * @description An answer to a question with these inputs. `cell`: the parameters of the cell that a prediction is about.
+         *
+         *     `num_wrong`: how many wrong answers, or looks at the hint, there were before. `show`: the verdict on the answer; or,
+         *     whatever the answer, the hint or the solution.
          */
         CheckAsk: {
-            /** Answer */
+            /**
+             * Answer
+             * @default
+             */
             answer: string;
             /**
              * Cell
@@ -1088,6 +1116,17 @@ export interface components {
             inputs: {
                 [key: string]: string | number;
             };
+            /**
+             * Num Wrong
+             * @default 0
+             */
+            num_wrong: number;
+            /**
+             * Show
+             * @default verdict
+             * @enum {string}
+             */
+            show: "verdict" | "hint" | "solution";
         };
         /**
          * CircuitRun
@@ -1770,7 +1809,7 @@ export interface components {
             /** Minutes */
             minutes: number;
             /** Parts */
-            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"])[];
+            parts: (components["schemas"]["Prose"] | components["schemas"]["LiveCell"] | components["schemas"]["Check"] | components["schemas"]["Interview"] | components["schemas"]["LessonScene"])[];
             /** Seed */
             seed: number | null;
             /** Slug */
@@ -1785,8 +1824,14 @@ export interface components {
         /**
          * LessonEntry
          * @description A lesson of the list. `points`: the points of each of its questions, by the question's name.
+         *
+         *     `group`: under which it is listed; `everyone`: whether everybody should take it.
          */
         LessonEntry: {
+            /** Everyone */
+            everyone: boolean;
+            /** Group */
+            group: string;
             /** Minutes */
             minutes: number;
             /** Num Checks */
@@ -1801,6 +1846,30 @@ export interface components {
             summary: string;
             /** Title */
             title: string;
+        };
+        /**
+         * LessonScene
+         * @description A place for a scene of the player, on this sentence: `head` and `word` are those that it begins with.
+         */
+        LessonScene: {
+            /** Head */
+            head: string;
+            /**
+             * @description discriminator enum property added by openapi-typescript
+             * @enum {string}
+             */
+            kind: "scene";
+            /**
+             * Scene
+             * @enum {string}
+             */
+            scene: "word" | "layer";
+            /** Sentence */
+            sentence: string;
+            /** Title */
+            title: string;
+            /** Word */
+            word: string;
         };
         /** Limits */
         Limits: {
@@ -1835,7 +1904,8 @@ export interface components {
         };
         /**
          * LiveCell
-         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
+         *     `wide`: shown below its text, not beside it.
          *
          *     `page_part`: the page's own part that computes it and stands in its place, "" where there is none.
          */
@@ -1867,6 +1937,11 @@ export interface components {
             parameters: components["schemas"]["Parameter"][];
             /** Title */
             title: string;
+            /**
+             * Wide
+             * @default false
+             */
+            wide: boolean;
         };
         /**
          * ModelEntry
@@ -2622,6 +2697,20 @@ export interface components {
             unit: string;
         };
         /**
+         * TellingLink
+         * @description The head to begin with on a text, and the two words that it links: the first token of each, and the weight.
+         */
+        TellingLink: {
+            /** Head */
+            head: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Weight */
+            weight: number;
+        };
+        /**
          * Token
          * @description A token. `piece` is the tokenizer's; `text` the characters of the input that it covers ("" for none).
          *
@@ -2701,6 +2790,8 @@ export interface components {
         /**
          * Verdict
          * @description `answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
+         *
+         *     `solution`: the right answer with its reason, once no try is left; else "".
          */
         Verdict: {
             /**
@@ -2712,6 +2803,11 @@ export interface components {
             points: number;
             /** Right */
             right: boolean;
+            /**
+             * Solution
+             * @default
+             */
+            solution: string;
             /** Words */
             words: string;
         };
@@ -2730,6 +2826,8 @@ export interface components {
         /**
          * Workspace
          * @description What can be opened. `can_write`: whether there is a `folder` into which pruned checkpoints may be written.
+         *
+         *     `num_histories`: how many watched trainings there are.
          */
         Workspace: {
             /** Can Write */
@@ -2745,6 +2843,11 @@ export interface components {
             limits: components["schemas"]["Limits"];
             /** Models */
             models: components["schemas"]["ModelEntry"][];
+            /**
+             * Num Histories
+             * @default 0
+             */
+            num_histories: number;
             /**
              * Opened
              * @description the recording that the command line named, opened first

@@ -60,6 +60,7 @@ export type SizeAsk = S["SizeAsk"];
 export type SizeReport = S["SizeReport"];
 export type SizeShape = S["SizeShape"];
 export type StatisticInfo = S["StatisticInfo"];
+export type TellingLink = S["TellingLink"];
 export type Token = S["Token"];
 export type Trained = S["Trained"];
 export type WordInfo = S["WordInfo"];

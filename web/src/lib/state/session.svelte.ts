@@ -36,6 +36,8 @@ interface RunningJob {
   cancel: () => void;
 }
 
+/** Files that are read as texts. */
+export const TEXT_FILE = /\.(txt|md|py)$/i;
 export const IMPORTANCE = "importance"; // a statistic that takes runs of the model, so it is computed on request only
 const THUMBNAIL = 48; // cells a side: fits an atlas cell of a six-layer model on a 1,280-pixel screen
 
@@ -161,6 +163,23 @@ export class Session {
     await this.open({ file: name });
   }
 
+  /** Opens the text of a file with the model that is open. Throws a StudioError that says why it cannot be read. */
+  async openText(file: File): Promise<void> {
+    const refused = (words: string) => new StudioError(400, { kind: "TextError", words });
+    const model = this.info?.model ?? this.view.model ?? this.workspace?.default_model;
+    if (!this.workspace?.default_model || !model) throw refused(`${file.name} is a text, and this page has no model that could read it: manyheads studio.`);
+    let text: string;
+    try {
+      text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    } catch {
+      throw refused(`${file.name} is no text in UTF-8: save it as UTF-8 and open it again.`);
+    }
+    const most = this.workspace.limits.max_text;
+    if (!text.trim()) throw refused(`${file.name} is empty: give a file with some words.`);
+    if (text.length > most) throw refused(`${file.name} has ${count(text.length, "character")}, and the studio reads up to ${most.toLocaleString("en")}: manyheads look --file reads longer ones.`);
+    await this.open({ model, text });
+  }
+
   /** Opens another text of the same recording. */
   async turnTo(part: number): Promise<void> {
     if (this.info) await this.open({ recording: this.info.id, part });
@@ -183,6 +202,13 @@ export class Session {
   /** A role's evidence in words, with the texts on which it was found. */
   evidence(role: RoleInfo): string {
     return `On ${this.#page}: ${role.evidence.words}`;
+  }
+
+  /** A head's role as the rest of a sentence about it: "no role on 299 bundled texts"; "" while roles are not known. */
+  roleWords(head: string): string {
+    const role = this.roleOf(head);
+    if (!role) return "";
+    return `${role.family === "unlabelled" ? "no role" : `its role is ${role.name}`} on ${this.#page.replace(/^\d/, "the $&")}`;
   }
 
   close(): void {

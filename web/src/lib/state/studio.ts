@@ -8,6 +8,8 @@ import { ServerSource, type Source } from "../api/source";
 import { ROOMS, type Room } from "../api/types";
 import type { TileValues } from "../map/feed";
 import { LruCache } from "../map/tiles";
+import { Escapes } from "./escape.svelte";
+import { Presenter } from "./presenter.svelte";
 import { Session } from "./session.svelte";
 import { Theme } from "./theme.svelte";
 import { View } from "./view.svelte";
@@ -24,6 +26,9 @@ interface Studio {
   view: View;
   session: Session;
   theme: Theme;
+  presenter: Presenter;
+  /** What Escape leaves. */
+  escapes: Escapes;
   /** Tiles of all maps: 256 tiles of 256 KiB, 64 MiB. */
   tiles: LruCache<TileValues>;
   /** The page's outermost element. */
@@ -50,7 +55,7 @@ export function makeStudio(home: Home = {}): Studio {
     view.destroy();
   };
   const studio: Studio = {
-    source, client, connection, view, session, theme, tiles: new LruCache<TileValues>(256), root: null, destroy,
+    source, client, connection, view, session, theme, presenter: new Presenter(view), escapes: new Escapes(), tiles: new LruCache<TileValues>(256), root: null, destroy,
     onKeys: (handler) => (event) => {
       const target = event.target instanceof Element ? event.target : null;
       const outside = source.home === "notebook" && !studio.root?.contains(target);

@@ -1,8 +1,9 @@
 // What the head room derives from a head: the tokens of its rows and columns, its neighbours, and files of what is on screen.
 import type { Client } from "../../lib/api/client";
-import type { AtlasHead, LayerInfo, RecordingInfo, Token, WordInfo } from "../../lib/api/types";
+import type { AtlasHead, LayerInfo, Link, RecordingInfo, Token, WordInfo } from "../../lib/api/types";
 import { rasterise, saveFile, savePng, saveSvg, standalone } from "../../lib/draw/export";
 import { mapSvg, type MapFigure } from "../../lib/draw/figure";
+import { label, percent } from "../../lib/draw/format";
 
 interface AxisTokens {
   queries: Token[] | null;
@@ -48,6 +49,21 @@ export function tellingHeads({ heads, statistics }: { heads: readonly AtlasHead[
   }
   const ranked = Array.from(best.values()).sort((a, b) => b.margin - a.margin);
   return Array.from(new Set(ranked.map(({ head }) => head)));
+}
+
+/** The row to begin with in a head: that of its strongest link between two ordinary words that are no neighbours, else of any two
+    words, else of its strongest link; null for a head without links. */
+export function tellingRow(links: readonly Link[], queries: readonly Token[] | null, keys: readonly Token[] | null): number | null {
+  const spoken = (token: Token | undefined) => token !== undefined && !token.special && !token.sink && /\p{L}/u.test(token.text);
+  const ordinary = links.filter(({ query, key }) => spoken(queries?.[query]) && spoken(keys?.[key]) && (queries !== keys || query !== key));
+  return (ordinary.find(({ query, key }) => Math.abs(query - key) > 1) ?? ordinary[0] ?? links[0])?.query ?? null;
+}
+
+/** What a head does with one word, as the rest of a sentence about it: its largest weight, and where that goes. */
+export function linkWords(query: Token | undefined, key: Token | undefined, weight: number): string {
+  const [from, to] = [`“${label(query, 18)}”`, `“${label(key, 18)}”`];
+  if (key?.sink || key?.special) return `parks ${percent(weight)} of ${from} on ${label(key, 18)}`;
+  return query === key ? `keeps ${from} to itself, ${percent(weight)}` : `links ${from} to ${to}, ${percent(weight)}`;
 }
 
 /** The share of a head's attention that goes to sinks on this text; null where that is not known. */

@@ -1,6 +1,6 @@
 // Live cells of a lesson. Values, ready to draw: their shape and visible part in words, and digits that line up in a column.
 // Parameters: choices that fill other fields, and where a slider begins.
-import type { Parameter, Shown } from "../../lib/api/types";
+import type { Listing, Parameter, Shown } from "../../lib/api/types";
 
 /** "12 x 64", "64", "one number". */
 export function shapeInWords(shape: readonly number[]): string {
@@ -101,4 +101,36 @@ export function withChange(parameters: readonly FillingParameter[], values: Valu
 export function firstStop({ low, step, value }: Pick<Parameter, "low" | "step" | "value">): number | undefined {
   if (low === null) return undefined;
   return step === null ? low : Number(value) - Math.floor((Number(value) - low) / step + 1e-9) * step;
+}
+
+/** Whether a line of code computes the value of this label: "Q" computes "Q, head 1", too. */
+export function computes(steps: readonly string[], label: string): boolean {
+  return label !== "" && steps.some((step) => label === step || label.startsWith(`${step}, `));
+}
+
+const PRODUCT = /([A-Za-z_]+)(?:\[head\])? @ ([A-Za-z_]+)(?:\[head\])?(\.(?:T|mT))?/;
+const MOST_PRODUCTS = 8;
+
+/** Where a number of a product comes from, as the line of code says it: "row token 1 of Q · row token 2 of K = 0×1 + 1×1 = 1". "" where
+    it is no product of two values that are shown whole. */
+export function traced(all: readonly Shown[], shown: Shown, code: readonly Listing[], row: number, column: number): string {
+  const suffix = /, head \d+$/.exec(shown.label)?.[0] ?? "";
+  const line = code[0]?.lines.find(({ steps, text }) => computes(steps, shown.label) && PRODUCT.test(text));
+  const [, left, right, turned] = (line && PRODUCT.exec(line.text)) ?? [];
+  const valueOf = (name = "") => {
+    const own = all.filter(({ label }) => label === name || label.toLowerCase() === name.toLowerCase() || label.toLowerCase() === `${name.toLowerCase()}${suffix}`);
+    return own.find(({ values, shape }) => values.length === shape[0] && (values[0]?.length ?? 0) === shape[1]);
+  };
+  const [a, b] = [valueOf(left), valueOf(right)];
+  if (!a || !b) return "";
+  const first = a.values[row] ?? [];
+  const second = turned ? (b.values[column] ?? []) : b.values.map((line) => line[column] ?? null);
+  if (!first.length || first.length !== second.length || first.length > MOST_PRODUCTS) return "";
+  const short = (value: number | null) => (value === null ? "·" : String(Number(value.toFixed(3))).replace("-", "−"));
+  const sum = first.reduce<number>((total, value, i) => total + (value ?? 0) * (second[i] ?? 0), 0);
+  const terms = first.map((value, i) => `${short(value)} × ${short(second[i] ?? null)}`).join(" + ");
+  const where = `${a.label} row ${a.row_labels[row] ?? row} · ${b.label} ${turned ? `row ${b.row_labels[column] ?? column}` : `column ${b.column_labels[column] ?? column}`}`;
+  const value = shown.values[row]?.[column] ?? null;
+  const rest = value !== null && Math.abs(value - sum) > 1e-6 ? `, then ${short(value)}` : "";
+  return `${where} = ${terms} = ${short(sum)}${rest}`;
 }

@@ -133,10 +133,11 @@ def archetype_looks(values: Values, ran: Ran) -> Right:
         f"{name} is {HEADS[name]}: token {token}, {weights.rows[token]!r}, gives {looks!r} {row.max():.2f}.{several}"
     )
     if looks != resting_place:
-        mistakes = {resting_place: f"It rests on {resting_place!r} where it finds nothing. Here it finds {looks!r}."}
+        mistakes = {resting_place: f"It rests on {resting_place!r} where it finds nothing. Here it finds something."}
     else:
         mistakes = {weights.rows[token]: "That is the token itself, and there is no other of its kind to look at."}
-    return Right(looks, words, f"{words} Find its row in the map.", mistakes=mistakes, also=also)
+    hint = f"{name} is {HEADS[name]}. Which token is that, from token {token}, {weights.rows[token]!r}?"
+    return Right(looks, words, hint, mistakes=mistakes, also=also)
 
 
 def beside_even(values: Values, ran: Ran) -> Right:
@@ -160,7 +161,7 @@ def which_head(values: Values, load: Loader) -> Right:
     return Right(
         best,
         f"Of their weight they give it: {shares}.",
-        f"Each of the four has one thing that it is for. They give {kind}: {shares}.",
+        "Each of the four has one thing that it is for: the list above has it.",
         mistakes={name: f"It gives {kind} {100 * share:.0f} %." for name, share in masses.items()},
     )
 

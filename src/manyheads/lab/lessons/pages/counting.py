@@ -211,7 +211,7 @@ def flop_share(values: Values, ran: Ran) -> Right:
     return Right(
         answer,
         words,
-        f"{words} Compare 8 n d^2 with 4 n^2 d, or half of that under a causal mask.",
+        "Compare 8 n d^2 with 4 n^2 d, or half of that under a causal mask.",
         unit="%",
         tolerance=2.0,
         mistakes={other_share: "That is the other part."} if abs(answer - other_share) > 4 else {},

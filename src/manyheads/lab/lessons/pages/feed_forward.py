@@ -263,7 +263,7 @@ def share_of_layer(values: Values, ran: Ran) -> Right:
     return Right(
         answer,
         words,
-        f"{words} Two thirds to a third is classic; fewer key/value heads and a wider block move it on.",
+        "Two thirds to a third is classic; fewer key/value heads and a wider block move it on.",
         unit="%",
         tolerance=2.0,
         mistakes={other_share: "That is the other block."} if abs(answer - other_share) > 4 else {},

@@ -173,10 +173,11 @@ CELLS: Mapping[str, Cell] = {
 # ------------------------------------------------------------------------------------------------------------- checks
 
 ROWS = {
-    "'won' looks at 'researcher'": TITLES[1],
-    "'who' looks at 'researcher', and 'it' at 'animal'": TITLES[2],
-    "'paper' looks at 'the', and 'won' at 'paper'": TITLES[0],
-    "'won', 'the' and 'prize' all look at [CLS]": TITLES[3],
+    # other words than those of the sentence: the card's own links would be read off it
+    "'barked', far behind, looks at 'dog'": TITLES[1],
+    "'she' looks at 'teacher', and 'they' at 'bees'": TITLES[2],
+    "'river' looks at 'the', and 'froze' at 'river'": TITLES[0],
+    "'sang', 'the' and 'birds' all look at [CLS]": TITLES[3],
 }
 ABOVE, NOT_ABOVE = "yes, more often than the guess", "no, no more often than the guess"
 
@@ -198,7 +199,7 @@ def beats_guess(values: Values, load: Loader) -> Right:
     right, chance = scores_of(kind, load)
     words = f"{kind.head}: {right:.0f} % {kind.score_words}; {chance:.0f} % {kind.chance_words}."
     return Right(
-        ABOVE if right > chance else NOT_ABOVE, words, "The card has both numbers: put them side by side.",
+        ABOVE if right > chance else NOT_ABOVE, words, "On one sentence, looking and guessing may come to the same.",
         mistakes=dict.fromkeys((ABOVE, NOT_ABOVE), words),
     )  # fmt: skip
 

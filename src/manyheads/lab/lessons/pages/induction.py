@@ -190,7 +190,11 @@ def collapse(values: Values, ran: Ran) -> Right:
     share = float(table.values[table.rows.index(INDUCTION), table.columns.index(PLACES[values.text("place")])])
     answer = NEARLY_ALL if share > 90 else NEARLY_NOTHING if share < 10 else SOME
     words = f"It is {share:.1f} % of its weight."
-    return Right(answer, words, words, mistakes=dict.fromkeys((NEARLY_ALL, SOME, NEARLY_NOTHING), words))
+    hint = {
+        WITH: "Which place says what comes next: the copy, or one beside it?",
+        WITHOUT: "Who tells this head where something was before? Where does it look if nobody does?",
+    }[values.text("state")]
+    return Right(answer, words, hint)
 
 
 _STATE = choice("state", "the first head", (WITH, WITHOUT))

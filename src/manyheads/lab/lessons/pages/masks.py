@@ -216,7 +216,8 @@ def first_row(values: Values, ran: Ran) -> Right:
     words = (
         f"Token {query} may look at {int(visible.sum())} of {len(visible)} tokens, and gives token {key} {answer:.3f}."
     )
-    return Right(answer, words, words, mistakes={float(plain): "That is its weight without the mask."})
+    hint = f"Token {query} may look at {int(visible.sum())} of {len(visible)} tokens: softmax of their scores alone."
+    return Right(answer, words, hint, mistakes={float(plain): "That is its weight without the mask."})
 
 
 def _ahead(x: Float64[ndarray, "n d"]) -> float:

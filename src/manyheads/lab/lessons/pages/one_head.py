@@ -261,7 +261,7 @@ def looks_most(values: Values, ran: Ran) -> Right:
     return Right(
         best[0],
         f"The row of token {token} is ({shares}).{tie}",
-        f"The row of token {token} is ({shares}): multiply its query with every key, and the largest product has it.",
+        f"Multiply the query of token {token} with every key: the largest product has it.",
         mistakes={least: f"It looks least at {least}.", least.removeprefix("token "): f"It looks least at {least}."}
         if len(best) < len(row)
         else {},

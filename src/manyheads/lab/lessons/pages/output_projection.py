@@ -260,7 +260,7 @@ def lost_part(values: Values, ran: Ran) -> Right:
     return Right(
         answer,
         words,
-        f"{words} Before the projection the columns are one head's. After it, every head has written into all of them.",
+        "Before the projection the columns are one head's. After it, every head has written into all of them.",
         unit="%",
         tolerance=5.0,
         mistakes=mistakes,

@@ -25,7 +25,7 @@ SEEN = {LAST: slice(-10, None), FIRST: slice(10)}
 
 
 def block(values: Values, load: Loader) -> Ran:
-    """The attention block on random states of a window, step by step; first text, first numbers. Raises ShapeError."""
+    """The attention block on random states of a window, step by step; first window, first numbers. Raises ShapeError."""
     import torch  # of this cell alone
 
     require_fitting(values)
@@ -40,24 +40,22 @@ def block(values: Values, load: Loader) -> Ran:
     cycles = numbered("cycle", n)
 
     def shown(label: str, words: str, numbers: torch.Tensor, shape: tuple[int, ...], as_map: bool = False) -> Table:
-        """The first window's numbers (and of heads the first one's), with the whole shape."""
+        """The first window's numbers, with the shape of all windows."""
         table = matrix(label, words, np.asarray(numbers.double()), cycles, cycles if as_map else "m", as_map=as_map)
         return Table(table.label, table.words, table.values, shape, table.rows, table.columns, as_map)
 
     tables = (
         shown("states", "what the BiLSTM gives for each cycle (random here); the first window", states[0], (b, n, m)),
-        *(shown(f"weights, head {head}", "which cycles it reads; the first window", maps[0, head], (b, h, n, n), True)
+        *(shown(f"weights, head {head}", "which cycles it reads; the first window", maps[0, head], (b, n, n), True)
           for head in range(h)),
         shown("out", "after concat and the output projection, in the states' shape", out[0], (b, n, m)),
     )  # fmt: skip
     words = (
-        f"({b}, {n}, {m}) goes in and comes out; between them {h} heads of width {d}, and {b} x {h} maps of {n} x {n}. "
-        f"{count:,} parameters: four matrices of {m} x {m}, and four biases."
+        f"({b}, {n}, {m}) goes in and comes out; between them {h} heads of width {d}, and {b} x {h} maps of {n} x {n}: "
+        f"{maps.numel():,} weights. {count:,} parameters: four matrices of {m} x {m}, and four biases."
     )
     lanes = tuple((f"weights, head {head}",) for head in range(h))
-    return Ran(
-        words, tables, flow=((("states",),), lanes, (("out",),)), found={"parameters": count, "maps": maps.numel()}
-    )
+    return Ran(words, tables, flow=((("states",),), lanes, (("out",),)), found={"maps": maps.numel()})
 
 
 def cycles_read(values: Values, load: Loader) -> Ran:
@@ -117,21 +115,31 @@ def life_parameters(values: Values, load: Loader) -> Right:
     )
 
 
-def map_numbers(values: Values, load: Loader) -> Right:
-    """How many weights the maps of a batch of windows hold."""
-    b, n, h = (values.whole(name) for name in ("batch", "cycles", "heads"))
+def life_out(values: Values, ran: Ran) -> Right:
+    """The weights in all maps of the layer in the cell: windows, heads, cycles by cycles."""
+    b, n, _ = ran.table("states").shape
+    count, single = int(ran.found["maps"]), n * n
     return Right(
-        float(b * h * n * n),
-        f"{b} windows x {h} heads x {n} x {n} cycles.",
+        float(count),
+        ran.words,
         "Each window has a map for each head: a row and a column for each cycle.",
-        mistakes={float(h * n * n): "That is one window.", float(b * n * n): "Each head has its own."},
+        mistakes={
+            float(count // b): "That is one window.",
+            float(b * single): "Each head has its own.",
+            float(single): "That is one map: each window has one for each head.",
+        },
     )
 
 
-def life_out(values: Values, ran: Ran) -> Right:
-    """The parameters, or the numbers of all maps, of the layer in the cell."""
-    name = {"parameters": "parameters", "weights in all maps": "maps"}[values.text("of")]
-    return Right(float(ran.found[name]), ran.words, "The cell's sizes say it: the shapes stand beside each step.")
+def life_read(values: Values, ran: Ran) -> Right:
+    """Into which of three ranges the mean share of the cycles chosen in the cell falls."""
+    share, num_cycles = float(ran.found["share"]), len(ran.table("by cycle").columns)
+    even = 1000 / num_cycles  # percent, of ten cycles
+    return Right(
+        MOST if share > 50 else MORE if share > even else EVEN,
+        ran.words,
+        "What does an engine show of its wear: its first cycles or its last?",
+    )
 
 
 def even_share(values: Values, load: Loader) -> Right:
@@ -146,13 +154,16 @@ def even_share(values: Values, load: Loader) -> Right:
     )
 
 
+MOST = "more than half"
+MORE = "less than half, but more than an even reading gives"
+EVEN = "no more than an even reading gives"
 _WIDE = whole("d_model", "width", WIDTH, 64, 4096, 64, others=(256, 768, 1024))
 _MANY = whole("heads", "heads", HEADS, 1, 64, others=(4, 16))
 _LONG = whole("cycles", "cycles", CYCLES, 2, 1000, others=(20, 50))
 CHECKS: Mapping[str, Check | Predict] = {
     "life-parameters": Check(life_parameters, (_WIDE, _MANY), fitting),
-    "map-numbers": Check(map_numbers, (whole("batch", "windows", BATCH, 1, 64, others=(4, 32)), _LONG, _MANY)),
-    "life-out": Predict(life_out, (choice("of", "of", ("weights in all maps", "parameters")),)),
+    "life-out": Predict(life_out),
+    "life-read": Predict(life_read),
     "life-even": Check(even_share, (whole("part", "cycles of interest", 10, 1, 1000, others=(5, 6)), _LONG),
                        lambda values: values.whole("part") < values.whole("cycles")),
 }  # fmt: skip

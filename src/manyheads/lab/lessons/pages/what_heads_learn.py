@@ -230,7 +230,7 @@ def resting_heads(values: Values, ran: Ran) -> Right:
     count, part = int((shares > share).sum()), float((shares > share).mean())
     answer = FEW if part < 1 / 3 else MOST if part > 2 / 3 else MANY
     words = f"It is so in {count} of {shares.size} heads."
-    return Right(answer, words, words, mistakes=dict.fromkeys((FEW, MANY, MOST), words))
+    return Right(answer, words, "Weights of a row add up to 1. Where does a head look that finds nothing to look for?")
 
 
 CHECKS: Mapping[str, Check | Predict] = {

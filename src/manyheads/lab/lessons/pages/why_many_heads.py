@@ -169,7 +169,7 @@ def place_weight(values: Values, ran: Ran) -> Right:
     return Right(
         answer,
         words,
-        f"{words} All of a row is 1, and two words that are asked for alike get as much each.",
+        "All of a row is 1, and two words that are asked for alike get as much each.",
         tolerance=0.01,
         mistakes=dict.fromkeys(apart, f"That is what another head gives {word!r}."),
     )
