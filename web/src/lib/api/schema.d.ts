@@ -1,4 +1,4 @@
-// openapi.json sha256:a42edacfa5b5a69b7fa223c6d81bd1d30f4cec47a8081fca83bb107fc211d0e6
+// openapi.json sha256:abe901577477a335c7e3e7d3c0e78bb611bdc6cec81a523c4d141fc0589ce8d2
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1007,7 +1007,7 @@ export interface components {
          */
         CellResult: {
             /** Born */
-            born: number | null;
+            born?: number | null;
             /**
              * Cards
              * @default []
@@ -1906,6 +1906,8 @@ export interface components {
          * LiveCell
          * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
          *     `wide`: shown below its text, not beside it.
+         *
+         *     `page_part`: the page's own part that computes it and stands in its place, "" where there is none.
          */
         LiveCell: {
             /**
@@ -1925,6 +1927,12 @@ export interface components {
              * @enum {string}
              */
             kind: "cell";
+            /**
+             * Page Part
+             * @default
+             * @enum {string}
+             */
+            page_part: "" | "draw-a-head";
             /** Parameters */
             parameters: components["schemas"]["Parameter"][];
             /** Title */
