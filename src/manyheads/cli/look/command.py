@@ -682,7 +682,11 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
     if labels.roles:
         entries += [
             ("score", "share of its attention on what the role names (broad: its entropy, as a share of even)"),
-            ("chance", "the same with attention spread evenly, or with the words shuffled: the higher of the two"),
+            (
+                "chance",
+                "the same with attention spread evenly, or with the words shuffled: the higher of the two (broad: "
+                "100 %, the evenest spread there is, which such a head comes near to)",
+            ),
             ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
         ]
     if names == list(SHOWN):
