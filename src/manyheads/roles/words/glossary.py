@@ -124,8 +124,8 @@ HEADS = (
         "c · a / (a · a), for what the head adds, c, and the sum of all heads and the bias, a.", "howto/hear-a-head.md",
     ),
     Term(
-        "sink", "A token that draws attention although it says nothing, as [CLS] and the first token often do.",
-        "Found on the texts, not assumed.", "concepts/sinks.md",
+        "sink", "A parking spot: a token that is looked at when there is nothing to find, as [CLS] often is.",
+        "Found on the texts, not assumed. The first token of a text is often one.", "concepts/sinks.md",
     ),
     Term(
         "streaming head", "A head that needs no tokens but its text's first ones and the last ones.",
@@ -144,8 +144,9 @@ EVIDENCE = (
         page="concepts/statistics-of-a-head.md",
     ),
     Term(
-        "mass", "The mean weight on certain tokens, as a share of all attention.",
-        "sink mass is the share on sinks, previous mass the share on the token before.", "reference/statistics.md",
+        "share", "The mean weight on certain tokens: what part of all looks goes there.",
+        "`sink_mass` is the share on sinks, `previous_mass` that on the token before; tables call it mass.",
+        "reference/statistics.md",
     ),
     Term(
         "chance level", "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",
@@ -274,7 +275,7 @@ def words_of(role: str) -> str:
 def statistic_words() -> dict[str, str]:
     """The meaning of each statistic that a first look shows, by its name in words."""
     table = statistics.STATISTICS
-    return {name.replace("_", " "): f"{table[name].meaning} ({table[name].unit})" for name in statistics.DEFAULT}
+    return {table[name].title: f"{table[name].meaning} ({table[name].unit})" for name in statistics.DEFAULT}
 
 
 def page_table() -> str:
