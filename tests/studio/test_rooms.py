@@ -1,4 +1,4 @@
-"""The rooms in a real Chromium: what Head opens with and says, what Escape leaves, a long text's pane, presenter mode."""
+"""The rooms in a real Chromium: what Head opens with and says, what Escape leaves, a long text, presenter mode."""
 
 import re
 
@@ -9,12 +9,14 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads.circuits import head_output
 from manyheads.corpora import OWN_TEXT
+from manyheads.studio import Workspace
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 from tests.studio.driving import fragment, show
 from tests.studio.serving import TEXT, studio_of
 
 LONG = "\n\n".join(
-    f"Part {number}. The old dog sat by the door, and the cat that saw it ran into the garden.\n  It was {number} o'clock."
+    f"Part {number}. The old dog sat by the door, and the cat that saw it ran into the garden.\n"
+    f"  It was {number} o'clock."
     for number in range(1, 12)
 )
 
@@ -210,7 +212,7 @@ def test_presented_the_atlas_has_one_headline_and_six_heads_that_digits_open(ope
     expect(page.get_by_test_id("rail-head")).to_be_hidden()
 
 
-# ------------------------------------------------------------------------------------------------------- the other rooms
+# ------------------------------------------------------------------------------------------------------ the other rooms
 
 
 def test_rooms_that_show_no_text_have_no_line_for_one(opened):
