@@ -9,10 +9,8 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads.circuits import head_output
 from manyheads.corpora import OWN_TEXT
-from manyheads.studio import Workspace
-from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 from tests.studio.driving import fragment, show
-from tests.studio.serving import TEXT, studio_of
+from tests.studio.serving import TEXT
 
 LONG = "\n\n".join(
     f"Part {number}. The old dog sat by the door, and the cat that saw it ran into the garden.\n"
@@ -236,29 +234,3 @@ def test_compare_offers_texts_and_models_where_one_is_wanted(opened):
     expect(page.get_by_test_id("compare-map-b")).to_be_visible()
     expect(page.get_by_test_id("compare-recording-b")).to_be_visible()
     expect(page.get_by_test_id("compare-recording-a")).to_have_count(0)
-
-
-@pytest.mark.slow
-def test_on_a_phone_a_wide_layer_of_circuit_stands_in_even_rows(new_page, tmp_path):
-    """14 heads in two rows of 7, not in rows of 6, 6 and 2."""
-    from manyheads.studio import Workspace
-
-    save_tiny(
-        tiny_llama(2, num_attention_heads=14, num_key_value_heads=7, hidden_size=56),
-        tmp_path / "wide",
-        tiny_tokenizer(),
-    )
-    with studio_of(Workspace.of([], model=str(tmp_path / "wide"), folder=tmp_path / "out")) as wide:
-        page = new_page()
-        page.set_viewport_size({"width": 390, "height": 844})
-        page.goto(f"{wide.address}/#/circuit")
-        page.get_by_test_id("circuit-clean").fill("the cat sat on the mat")
-        page.get_by_test_id("circuit-corrupted").fill("the dog sat on the mat")
-        page.get_by_test_id("circuit-right").fill("cat")
-        page.get_by_test_id("circuit-wrong").fill("dog")
-        page.get_by_test_id("circuit-run").click()
-        cells = page.get_by_test_id("circuit-grid").locator("[data-head^=L0H]")
-        expect(cells).to_have_count(14)
-        tops = [round(cell.bounding_box()["y"]) for cell in cells.all()]
-        assert sorted(tops.count(top) for top in set(tops)) == [7, 7]
-        page.goto("about:blank")  # before its studio stops
