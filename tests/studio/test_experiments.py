@@ -5,6 +5,7 @@ with losses, cosines and softmaxes written out. A pruning is `mh.prune_heads` an
 folder and nowhere else; the fresh process that tries every checkpoint takes some 10 s, and is left out but once.
 """
 
+import base64
 import copy
 import json
 import re
@@ -18,7 +19,8 @@ import torch
 import manyheads as mh
 from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.errors import FileAccessError, HeadError, PlanError, StatisticError, TextError
-from manyheads.interventions import verdict
+from manyheads.interventions import Effect, verdict
+from manyheads.interventions.effects import random_plans
 from manyheads.interventions.save import save as saving
 from manyheads.lab.room import views
 from manyheads.lab.training.presets.table import stored_report
@@ -27,9 +29,17 @@ from manyheads.plan import Ablate, Plan, Scale
 from manyheads.roles.compare import head_diversity
 from manyheads.studio.problems import Stopped
 from manyheads.studio.schema.base import MAX_STEPS
-from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, PruningAsk, SceneName
+from manyheads.studio.schema.experiments import (
+    BlendAsk,
+    Experiment,
+    ExperimentAsk,
+    Guess,
+    Neighbour,
+    PruningAsk,
+    SceneName,
+)
 from manyheads.studio.state.recordings import corpus_of, plan_of, recording_id
-from manyheads.studio.views import experiments
+from manyheads.studio.views import blend, experiments
 from manyheads.studio.views.effect_words import headline, plain, sentence
 from tests.interventions.surgeries import TEXTS, loaded, without_heads
 from tests.models.eager import draw
@@ -146,13 +156,33 @@ def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     p, q = (each.logits[0, -1].double().softmax(-1) for each in (before, after))
     want = {int(i) for each in (p, q) for i in each.topk(experiments.GUESSES).indices}
     names = {lm.tokenizer.decode([i]): i for i in want}
-    assert re.match(r"The loss (rises|falls) by .* nats a token, from .* to .*; the likeliest next token ", found.seen)
+    first, best = (int(each.argmax()) for each in (p, q))
+    name = lm.tokenizer.decode([first]).strip()
+    verb = "still" if first == best else "no longer"
+    assert found.headline.startswith(f"Without L*, it {verb} guesses “{name}” (")
+    assert found.beside.endswith("Nothing to compare with: no random heads were run.")
     assert {guess.token for guess in found.guesses} == names.keys() and len(found.guesses) == len(want) > 8
     for guess in found.guesses:
         i = names[guess.token]
         assert abs(guess.before - float(p[i])) < SAME and abs(guess.after - float(q[i])) < SAME
     ranked = [max(guess.before, guess.after) for guess in found.guesses]
     assert ranked == sorted(ranked, reverse=True)
+
+
+def test_what_random_heads_do_to_the_guess_is_that_of_their_plans_one_by_one(fresh):
+    lm = loaded("llama", draw(fresh))
+    found = experiments.run(lm, ask({"step": "ablate", "heads": "L1H2"}, controls=5, seed=3), progress=quiet)
+    inputs = lm.tokenizer(TEXT, return_tensors="pt", return_token_type_ids=False)
+    with torch.no_grad():
+        first = int(lm.model(**inputs).logits[0, -1].argmax())
+        want = []
+        for plan in random_plans(Plan(Ablate("L1H2")), lm.spec, 5, 3):
+            layer, heads = next(iter(lm.spec.select(plan.steps[0].heads).by_layer().items()))
+            small = copy.deepcopy(lm.model)
+            without_heads("llama", small, layer[1], list(heads))
+            want.append(float(small(**inputs).logits[0, -1].double().softmax(-1)[first]))
+    assert np.allclose(found.control_guesses, want, atol=SAME) and len(set(want)) > 1
+    assert experiments.run(lm, ask(controls=0), progress=quiet).control_guesses == []
 
 
 def test_of_a_text_in_windows_the_first_is_told_token_by_token(fresh):
@@ -190,6 +220,17 @@ def test_the_verdict_and_the_heads_diversity_are_the_librarys(fresh):
     assert one.diversity.words.count("heads set to zero still have maps") == 1 and one.neighbours == []
 
 
+def test_one_head_alone_in_each_layer_has_no_diversity(fresh):
+    """Heads set to zero still have maps: a gauge of them would show what nobody hears."""
+    lm = loaded("llama", draw(fresh))
+    alone = experiments.run(lm, ask({"step": "ablate", "heads": "L*H1-5"}, controls=0), progress=quiet)
+    assert alone.diversity.before is alone.diversity.after is None
+    assert alone.diversity.words.startswith("at most one head of each layer speaks")
+    assert alone.headline.startswith("With one head alone in each layer, ")
+    half = experiments.run(lm, ask({"step": "ablate", "heads": "L*H3-5"}, controls=0), progress=quiet)
+    assert half.diversity.after is not None and half.headline.startswith("With half the heads, ")
+
+
 def test_a_text_of_one_token_has_no_diversity_and_that_is_said(fresh):
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer(special_tokens=False))
     found = experiments.run(lm, ask(text="cat", controls=0), progress=quiet)
@@ -220,12 +261,16 @@ def test_the_nearest_sentences_are_those_of_stock_embeddings_before_and_with_the
     five = [set(sorted(side, key=side.__getitem__)[-5:]) for side in (before, after)]
     changed = len(five[1] - five[0])
     turned = 1 - float(torch.cosine_similarity(embedded(minilm.model, text), embedded(small, text), dim=0))
-    change, _, sentences = found.seen.partition("; ")
-    number = re.fullmatch(r"The text's embedding turns by ([\d.]+) \(1 - cosine, where a right angle is 1\)", change)
-    assert number and float(number[1]) == pytest.approx(turned, rel=0.005), change
-    assert (
-        sentences == f"{changed or 'none'} of the 5 nearest sentences {'are others' if changed > 1 else 'is another'}."
-    )
+    number = re.match(r"Without L2H3-9, the text's embedding turns by ([\d.]+) \(1 - cosine, where a", found.words)
+    assert number and float(number[1]) == pytest.approx(turned, rel=0.005), found.words
+    if changed:
+        newest = max(five[1] - five[0], key=after.__getitem__).rstrip(".")
+        said = f"the model takes “{newest}” for a neighbour of your sentence"
+        assert found.beside.startswith(f"{changed} of its 5 nearest sentences changed.")
+    else:
+        said = "your sentence keeps its 5 nearest sentences"
+    assert found.headline.startswith(f"Without L2H3-9, {said}")
+    assert "cosine" not in found.headline and found.beside.endswith("no random heads were run.")
 
 
 def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
@@ -278,10 +323,10 @@ def test_resampling_without_a_corpus_takes_our_page_for_the_text_itself_would_ch
 def test_progress_is_told_before_every_pass_at_every_layer(fresh):
     lm, told = loaded("llama", draw(fresh)), []
     experiments.run(lm, ask(controls=3), progress=lambda *said: told.append(said))
-    passes = 2 + 3 + 2 + 2  # before and after, controls, token by token, the heads' diversity
+    passes = 2 + 3 + 2 + 3 + 2  # before and after, controls, token by token, their guesses, the heads' diversity
     assert [done for _, done, _ in told if done == passes - 1] and {total for *_, total in told} == {passes}
     assert sorted({done for _, done, _ in told}) == list(range(passes))
-    assert len(told) == 3 + passes * 3, "three times what begins, and three layers of each pass"
+    assert len(told) == 4 + passes * 3, "four times what begins, and three layers of each pass"
     counts = [done for _, done, _ in told]
     assert counts == sorted(counts)
 
@@ -402,6 +447,65 @@ def test_the_sentence_says_what_was_done_what_changed_and_what_random_heads_chan
     assert sentence(nothing) == "With L1H1 1 times as loud, nothing changes: scale L1H1 by 1 has no effect here."
 
 
+def made(change, control=(), plan=None, **more):
+    """An effect of this size, as `mh.effect` would return it."""
+    none = "none: the plan is on every head, so that no others are left to draw"
+    fields = {"metric": "loss", "unit": "nats a token", "before": 3.0, "after": 3.0 + change, "low": None, "high": None}
+    notes = {"control": f"{len(control)} random sets of as many heads" if control else none}
+    plan = plan or Plan(Ablate("L1H2"))
+    per_text = np.array([change])
+    options = {**fields, "notes": notes, "per_text": per_text, "per_token": None, "num_heads": 1, **more}
+    return Effect(plan=plan, change=change, control=tuple(control), **options)
+
+
+GUESSED = (Guess(token=" Mary", before=0.92, after=0.31), Guess(token=" the", before=0.02, after=0.44))
+
+
+def test_the_headline_says_what_a_reader_sees_and_the_quiet_line_what_random_heads_do(fresh):
+    spec = loaded("llama", draw(fresh)).spec
+    far, near = [0.95, 0.91, 0.9, 0.93, 0.92], [0.95, 0.1, 0.9, 0.93, 0.92]
+    lost = headline(made(0.8, [0.01] * 5), spec, GUESSED, far)
+    assert lost == (
+        "Without L1H2, it no longer guesses “Mary” (92 % → 31 %).",
+        "It guesses “the” instead (2 % → 44 %). 5 random heads: 90 to 95 %.",
+    )
+    # One of the random heads changes the guess as much: no headline of its own, but for the text as a whole.
+    assert headline(made(0.8, [0.01] * 5), spec, GUESSED, near)[0] == (
+        "Without L1H2, each token of the text is 2.23 times less likely to be guessed."
+    )
+    barely = headline(made(0.001, [0.01] * 5), spec, GUESSED, near)
+    assert barely[0] == "Without L1H2, nothing changes that can be told from chance."
+    assert barely[1].endswith("The guess “Mary”: 92 % → 31 %; 5 random heads: 10 to 95 %.")
+    # The loss barely moves, and yet the end of the text is another.
+    assert headline(made(0.001, [0.01] * 5), spec, GUESSED, far)[0] == lost[0]
+    everything = headline(made(0.8, plan=Plan(mh.Copy("L*", "L*H0"))), spec, GUESSED)
+    assert everything[0].startswith("With one map for all heads, it no longer guesses “Mary”")
+    assert everything[1].endswith("Nothing to compare with: every head was changed.")
+    near = [Neighbour(sentence=f"S{n}.", before=1 - n / 10, after=1 - n / 10) for n in range(7)]
+    swapped = [*near[:4], Neighbour(sentence="S4.", before=0.6, after=0.1), *near[5:]]
+    cosine = {"metric": "cosine", "unit": "", "before": None, "after": None}
+    assert headline(made(0.2, **cosine), spec, neighbours=swapped) == (
+        "Without L1H2, the model takes “S5” for a neighbour of your sentence.",
+        "1 of its 5 nearest sentences changed. Nothing to compare with: every head was changed.",
+    )
+    assert headline(made(0.2, **cosine), spec, neighbours=near)[0] == (
+        "Without L1H2, your sentence keeps its 5 nearest sentences."
+    )
+    assert headline(made(0.0), spec) == ("Without L1H2, nothing changes.", "")
+    few = headline(made(0.1, [0.01, 0.02]), spec, GUESSED, [0.9, 0.8])
+    assert few[1].endswith("Only 2 random heads to compare with, too few for a verdict.")
+
+
+def test_no_sentence_has_a_number_in_powers_of_ten(fresh):
+    spec = loaded("llama", draw(fresh)).spec
+    tiny = made(1.62e-05, [3.1e-06, 2.9e-06, 1e-07, 2e-06, 1.2e-06])
+    assert "by 0.0000162 nats a token" in sentence(tiny) and "0.0000001 to 0.0000031" in sentence(tiny)
+    said = " ".join([sentence(tiny), *headline(tiny, spec)])
+    assert not re.search(r"\de[-+−]?\d", said), said
+    values = [0.0, 1e-12, -4.25e-06, 0.0123456, 0.41666, 12.345, 1234.5, 1.2e7]
+    assert [plain(value) for value in values] == ["0", "0", "-0.00000425", "0.0123", "0.417", "12.3", "1,234", "12,000,000"]
+
+
 def pruning(heads="L1H1, L1H3", name="smaller", **more):
     return PruningAsk(model="m", heads=heads, name=name, **more)
 
@@ -492,3 +596,83 @@ def test_what_was_written_computes_what_the_model_with_zeroed_columns_does(fresh
         want, got = oracle(ids).logits, small(ids).logits
     assert float((want - got).abs().max()) < 1e-5 * float(want.abs().max())
     assert found.parameters_after == sum(each.numel() for each in small.parameters())
+
+
+# -------------------------------------------------------------------------------------------------- all heads made alike
+
+
+def blended_by_hand(model, inputs, share):
+    """Eager maps [layer, h, q, k] and last states of BERT whose heads take a share of head 0's weights, layer by layer."""
+    x = model.embeddings(input_ids=inputs["input_ids"])
+    maps = []
+    for layer in model.encoder.layer:
+        own, out = layer.attention.self, layer.attention.output
+        heads = own.num_attention_heads
+        q, k, v = (part(x)[0].unflatten(-1, (heads, -1)).transpose(0, 1) for part in (own.query, own.key, own.value))
+        weights = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)
+        weights = (1 - share) * weights + share * weights[:1]
+        maps.append(weights)
+        mixed = (weights @ v).transpose(0, 1).flatten(1)[None]
+        x = out.LayerNorm(out.dense(mixed) + x)
+        x = layer.output.LayerNorm(layer.output.dense(layer.intermediate(x)) + x)
+    return torch.stack(maps), x[0]
+
+
+def levels_of(found):
+    raw = np.frombuffer(base64.b64decode(found.maps), "<u2").reshape(11, len(found.heads), found.side, found.side)
+    return np.where(raw == blend.ABSENT, np.nan, raw / blend.LEVELS)
+
+
+def test_heads_made_alike_are_those_of_an_eager_forward_by_hand_at_every_tenth(minilm):
+    text = "The doctor lost her patience with the animal."
+    told = []
+    found = blend.run(minilm, BlendAsk(model="minilm", text=text, layer="L3"), progress=lambda *x: told.append(x))
+    inputs = minilm.tokenizer(text, return_tensors="pt")
+    maps = levels_of(found)
+    with torch.no_grad():
+        whole = blended_by_hand(minilm.model, inputs, 0.0)[1].mean(0).double()
+        for step, share in enumerate(np.linspace(0, 1, 11)):
+            want, states = blended_by_hand(minilm.model, inputs, float(share))
+            assert np.abs(maps[step] - want[3].numpy()).max() < 1e-4, share
+            now = states.mean(0).double()
+            assert found.steps[step].kept == pytest.approx(float(torch.cosine_similarity(now, whole, dim=0)), abs=1e-4)
+            assert found.steps[step].share == pytest.approx(share)
+            if step in (0, 4, 10):
+                for sentence_of, value in list(zip(found.items, found.steps[step].values, strict=True))[::5]:
+                    other = minilm.tokenizer(sentence_of, return_tensors="pt")
+                    near = blended_by_hand(minilm.model, other, float(share))[1].mean(0).double()
+                    assert value == pytest.approx(float(torch.cosine_similarity(now, near, dim=0)), abs=1e-4)
+    assert np.ptp(maps[10], 0).max() < 1e-4 < np.ptp(maps[5], 0).max(), "at the end all maps are one"
+    assert (found.layer, found.kind, found.exact, found.layers) == ("L3", "neighbours", True, [f"L{n}" for n in range(6)])
+    assert found.items == list(EXAMPLE_SENTENCES) and found.steps[0].headline.startswith("Each head has its own map")
+    assert all(step.headline.startswith(f"{n} % alike: ") for n, step in zip(range(10, 101, 10), found.steps[1:], strict=True))
+    assert max(done for _, done, _ in told) + 1 == {total for *_, total in told}.pop()
+
+
+def test_heads_of_a_language_model_made_alike_change_its_likeliest_tokens(fresh):
+    lm = loaded("gpt2", draw(fresh))
+    found = blend.run(lm, BlendAsk(model="m", text=TEXT), progress=quiet)
+    inputs = lm.tokenizer(TEXT, return_tensors="pt", return_token_type_ids=False)
+    names = {lm.tokenizer.decode([i]): i for i in range(lm.model.config.vocab_size)}
+    for step in (0, 3, 10):
+        with torch.no_grad(), mh.applied(lm, Plan(mh.Copy("L*", "L*H0", share=step / 10 or 1e-30))):
+            logits = lm.model(**inputs).logits[0]
+        likely = logits[-1].double().softmax(-1)
+        want = [float(likely[names[item]]) for item in found.items]
+        assert np.allclose(found.steps[step].values, want, atol=SAME)
+        assert found.steps[step].loss == pytest.approx(float(losses(logits, inputs["input_ids"][0]).mean()), abs=SAME)
+        assert set(likely.topk(5).indices.tolist()) <= {names[item] for item in found.items}
+    assert found.kind == "guesses" and np.isnan(levels_of(found)[:, :, 0, 1]).all(), "a causal map hides what comes later"
+    refuses(HeadError, "there is no layer L9 with two heads or more: name one of L0, L1, L2", blend.run, lm, BlendAsk(model="m", text=TEXT, layer="L9"), progress=quiet)  # fmt: skip
+
+
+def test_maps_of_a_long_text_are_means_of_blocks(fresh):
+    lm = loaded("gpt2", draw(fresh))
+    found = blend.run(lm, BlendAsk(model="m", text=" ".join([TEXT] * 5)), progress=quiet)
+    assert not found.exact and found.side == blend.SIDE and len(found.tokens) == 75
+
+
+def test_heads_cannot_be_made_alike_where_each_layer_has_one(fresh):
+    lm = mh.load(tiny_bert(seed=draw(fresh), num_attention_heads=1), tokenizer=tiny_tokenizer())
+    ask_one = BlendAsk(model="m", text=TEXT)
+    refuses(PlanError, "every layer of BertModel has one head", blend.run, lm, ask_one, progress=quiet)

@@ -18,6 +18,7 @@ where they differ (a gate before the projection, a scale of each feature) is lef
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -127,11 +128,16 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
     """
     batch = _batch_of(lm, tokens, text)
     branches = Branches.of(lm.model, lm.spec)
-    follower, pending = _Follower(position), list[AttentionCall]()
+    follower, pending, thread = _Follower(position), list[AttentionCall](), threading.get_ident()
     with ExitStack() as stack:
 
         def hook(module: nn.Module, after: Callable[..., None]) -> None:
-            stack.callback(module.register_forward_hook(after).remove)
+            def in_this_thread(*call: Any) -> None:
+                # A server runs the same model in several threads, and a hook is called in all of them.
+                if threading.get_ident() == thread:
+                    after(*call)
+
+            stack.callback(module.register_forward_hook(in_this_thread).remove)
 
         def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
             if pending:

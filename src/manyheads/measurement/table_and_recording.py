@@ -31,7 +31,7 @@ from manyheads.recording import HeadLink, LayerRecord, Recording, SpacedWord, Te
 from manyheads.spec import DECODER
 from manyheads.statistics import HeadTable, Statistic, choose
 from manyheads.statistics.sums import RunningSums, has_cross, two_sided
-from manyheads.texts import Sinks, Words
+from manyheads.texts import Sinks, Words, byte_piece
 
 Beside = Callable[[Batch], Observer | None]
 """What else watches a batch: the observer of its calls, or None."""
@@ -199,7 +199,7 @@ class NextTokens:
 
 
 def spelled(tokenizer: Tokenizer, index: int) -> str:
-    """A token as it stands in a text, blanks as ␣ ↵ ⇥; its piece where it is part of a character; else its number."""
+    """A token as it stands in a text, blanks as ␣ ↵ ⇥; its bytes where it is part of a character; else its number."""
     try:
         text = tokenizer.decode([index])
         piece = tokenizer.convert_ids_to_tokens([index])[0]
@@ -207,4 +207,4 @@ def spelled(tokenizer: Tokenizer, index: int) -> str:
         text = piece = None
     if text and "�" not in text:
         return text if text.strip() else text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
-    return piece or f"token {index}"
+    return byte_piece(piece).strip() if piece else f"token {index}"

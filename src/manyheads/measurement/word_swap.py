@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int
+from jaxtyping import Bool, Float64
 from numpy import ndarray
 
 from manyheads.errors import HeadError, TextError
@@ -66,7 +66,7 @@ class WordSwap:
     looks_ahead: bool
 
     @property
-    def links(self) -> Int[ndarray, "_"]:
+    def links(self) -> tuple[int, int]:
         """The words whose shares the sentence is about: the one looked at most before, then the other one looked at
         most after, of those that gained by the change if any did.
 
@@ -76,7 +76,7 @@ class WordSwap:
         rows = self.rows[0]
         first = self._most(rows.before, ())
         gained = rows.after - rows.before >= TURNS
-        return np.array([first, self._most(rows.after + gained, (first,))])
+        return first, self._most(rows.after + gained, (first,))
 
     def linked(self) -> str:
         """What the first head does before the change, in a sentence."""

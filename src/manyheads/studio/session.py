@@ -126,7 +126,7 @@ class StudioSession:
             begins=list(swap.begins),
             special=swap.special.tolist(),
             rows=[SwapRow(head=str(r.head), before=r.before.tolist(), after=r.after.tolist()) for r in swap.rows],
-            links=swap.links.tolist(),
+            links=list(swap.links),
             beside=None if swap.beside is None else str(swap.beside),
             linked=swap.linked(),
             said=swap.said(),

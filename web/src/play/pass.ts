@@ -177,12 +177,13 @@ class Pass implements Scene {
     const most = Math.max(...this.#layers.map((heads) => heads.length));
     const top = height * 0.34; // the sentence and its links lie above
     const bottom = height - 26 * scale;
-    const cell = Math.max(3, Math.min(34 * scale, column * 0.52, (bottom - top - 30 * scale) / (most + 1.8)));
+    const cell = Math.max(3, Math.min(34 * scale, column * 0.52));
+    const tall = Math.max(3, Math.min(34 * scale, (bottom - top - 30 * scale) / (most + 1.8)));
     const narrow = Math.max(3, Math.min(14 * scale, column * 0.26));
-    const tallest = cell * most;
+    const tallest = tall * most;
     const every = Math.ceil((30 * scale) / column); // names of layers that would touch are left out
     stage.text("heads", left - 12 * scale, top + tallest / 2, { size: 12, weight: 620, align: "right" });
-    stage.text("feed-forward", left - 12 * scale, top + tallest + cell * 1.15 + 4 * scale, { size: 11, align: "right", colour: colours.ink2 });
+    stage.text("feed-forward", left - 12 * scale, top + tallest + tall * 1.1 + 4 * scale, { size: 11, align: "right", colour: colours.ink2 });
     layers.forEach((layer, i) => {
       const x = left + column * i;
       const p = this.#progress(t, i);
@@ -190,17 +191,17 @@ class Pass implements Scene {
       this.#strip(stage, { x, y: top, w: narrow, h: tallest }, i, i === 0 ? ease(t, 0.1, 0.8) : this.#progress(t, i - 1));
       const glowing = new Set(layer.top);
       const at = x + narrow + Math.min(8 * scale, column * 0.1);
-      this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: at, y: top + cell * h, w: cell - 2, h: cell - 2 }, part, p, glowing.has(part.head), current));
+      this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: at, y: top + tall * h, w: cell - 2, h: tall - 2 }, part, p, glowing.has(part.head), current));
       // Where there is room, the words that the glowing heads look at.
       const beside = at + cell + 4 * scale;
       const free = left + column * (i + 1) - beside - 8 * scale;
       if (free > 56 * scale && p > 0.5) {
         for (const part of this.#best(i)) {
           const words = fitted(stage, label(this.tokens[part.key]), free);
-          stage.text(words, beside, top + cell * (this.#layers[i]!.indexOf(part) + 0.5) + 3 * scale, { size: 11, mono: true, colour: current ? colours.accent : colours.ink2, weight: current ? 700 : 400 });
+          stage.text(words, beside, top + tall * (this.#layers[i]!.indexOf(part) + 0.5) + 3 * scale, { size: 11, mono: true, colour: current ? colours.accent : colours.ink2, weight: current ? 700 : 400 });
         }
       }
-      this.#feedForward(stage, { x: at, y: top + tallest + cell * 0.6, w: cell - 2, h: cell - 2 }, layer, p);
+      this.#feedForward(stage, { x: at, y: top + tallest + tall * 0.6, w: cell - 2, h: tall - 2 }, layer, p);
       if (i % every === 0) stage.text(`L${layer.layer}`, at + cell / 2, top - 8 * scale, { size: 11, weight: current ? 700 : 400, align: "center", colour: current ? colours.accent : colours.ink3 });
     });
     this.#strip(stage, { x: left + column * layers.length, y: top, w: narrow, h: tallest }, layers.length, this.#progress(t, layers.length - 1));
@@ -280,7 +281,8 @@ class Pass implements Scene {
     const most = Math.max(...this.#layers.map((heads) => heads.length));
     const left = 34;
     const room = width * 0.5;
-    const cell = Math.max(3, Math.min(row * 0.62, room / (most + 1.6)));
+    const cell = Math.max(3, Math.min(30, room / (most + 1.6)));
+    const tall = Math.max(3, Math.min(cell, row * 0.62));
     const thin = Math.max(2, Math.min(8, row * 0.2));
     const every = Math.ceil(13 / row);
     stage.text(`${this.#me}, through ${layers.length} layers`, 12, 14, { size: 12, weight: 620 });
@@ -291,13 +293,13 @@ class Pass implements Scene {
       this.#strip(stage, { x: left, y, w: cell * most, h: thin }, i, i === 0 ? ease(t, 0.1, 0.8) : this.#progress(t, i - 1));
       const glowing = new Set(layer.top);
       const line = y + thin + 2;
-      this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: left + cell * h, y: line, w: cell - 2, h: cell - 2 }, part, p, glowing.has(part.head), current));
-      this.#feedForward(stage, { x: left + cell * (most + 0.5), y: line, w: cell - 2, h: cell - 2 }, layer, p);
-      if (i % every === 0) stage.text(`L${layer.layer}`, left - 6, line + cell / 2 + 3, { size: 11, align: "right", weight: current ? 700 : 400, colour: current ? colours.accent : colours.ink3 });
+      this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: left + cell * h, y: line, w: cell - 2, h: tall - 1 }, part, p, glowing.has(part.head), current));
+      this.#feedForward(stage, { x: left + cell * (most + 0.5), y: line, w: cell - 2, h: tall - 1 }, layer, p);
+      if (i % every === 0) stage.text(`L${layer.layer}`, left - 6, line + tall / 2 + 3, { size: 11, align: "right", weight: current ? 700 : 400, colour: current ? colours.accent : colours.ink3 });
       if (p < 0.5 || (row < 15 && !current)) return;
       const best = this.#best(i)[0]!;
       const words = `${best.head.replace(/^.*H/, "H")} → ${label(this.tokens[best.key], 10)} ${share(best.weight)}`;
-      stage.text(words, left + cell * (most + 1.5) + 6, line + cell / 2 + 4, { size: 11, colour: current ? colours.accent : colours.ink2, weight: current ? 620 : 400 });
+      stage.text(words, left + cell * (most + 1.5) + 6, line + tall / 2 + 4, { size: 11, colour: current ? colours.accent : colours.ink2, weight: current ? 620 : 400 });
     });
     this.#strip(stage, { x: left, y: top + row * layers.length, w: cell * most, h: thin }, layers.length, this.#progress(t, layers.length - 1));
     if (next.length) this.#next(stage, t, { x: 12, y: height - under + 16, w: width - 24, h: under - 20 });
