@@ -195,10 +195,10 @@ def test_every_number_of_the_layer_is_the_models_own(play, bert):
 # ------------------------------------------------------------------------------------------------ words that do not fit
 
 
-def collisions(page, where):
-    """Texts at each still that lie on each other or beyond the stage."""
+def collisions(page, where, moments=None):
+    """Texts at each still, or at these moments, that lie on each other or beyond the stage."""
     wrong = []
-    for t in stills_of(page):
+    for t in moments or stills_of(page):
         drawn = page.evaluate(AT, [t])
         texts = drawn["texts"]
         assert texts, where
