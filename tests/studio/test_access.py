@@ -14,7 +14,7 @@ from manyheads.roles.words.glossary import TERMS
 
 ROOMS = {
     "atlas": "atlas-grid", "atlas?from=10&to=2&sort=word&sinks=out": "best-head", "head/L2H9?pin=2&key=2": "neuron",
-    "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "layer-figure",
+    "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "play-stage",
     "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "diversity-dial", "size": "size-conclusion",
     "training": "training-table", "circuit": "circuit-grid", "learn?lesson=four-archetypes": "lesson-arcs",
     "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow",

@@ -77,6 +77,8 @@ def test_the_atlas_shows_every_head_with_what_it_does(page):
 
 def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
     open_head(page, "L2H9")
+    expect(page.get_by_test_id("head-sentence")).to_contain_text("its role is duplicate token on the 299 bundled texts")
+    page.get_by_test_id("drawer-handle").click()
     expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
     expect(page.get_by_test_id("evidence")).to_contain_text("by chance")
     expect(page.get_by_test_id("mode-words")).to_have_text("exact weights")
@@ -114,6 +116,7 @@ def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page,
     open_head(page, "L3H5")
     box = page.get_by_test_id("map").bounding_box()
     levels = set()
+    page.get_by_test_id("view-menu").click()
     page.get_by_test_id("how").get_by_text("largest" if how == "max" else "mean", exact=False).first.click()
     page.get_by_test_id("zoom-home").click()
     for _ in range(7):
@@ -143,8 +146,8 @@ def test_a_pinned_row_lists_where_the_word_looks_strongest_first(page, eager):
     query, _, _ = point(page, x, y)
     page.mouse.click(x, y)
     expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
-    rows = page.get_by_test_id("reads-from").locator("li").all_inner_texts()
-    weights = [float(re.findall(r"\d\.\d+(?:e-\d+)?", row)[-1]) for row in rows[:5]]
+    rows = page.get_by_test_id("reads-from").locator("[data-value]")
+    weights = rows.evaluate_all("all => all.map(part => +part.dataset.value)")[:5]
     np.testing.assert_allclose(weights, np.sort(maps[query])[::-1][:5], atol=1e-4)
     expect(page).to_have_url(re.compile(f"pin={query}(&|$)"))
 
@@ -161,6 +164,7 @@ def test_what_a_causal_head_cannot_see_is_absent_and_never_zero(page, studio):
     query, key, _ = point(page, x + 60, y - 60)
     assert key > query
     expect(page.get_by_test_id("readout-weight")).to_have_text("no weight")
+    page.get_by_test_id("drawer-handle").click()
     expect(page.get_by_test_id("shares-with")).to_be_visible()
 
 
@@ -332,6 +336,7 @@ def test_hostile_texts_show_as_text(page, texts):
         show(page, text)
         page.get_by_test_id("rail-atlas").click()
         open_head(page, "L0H2")
+        page.get_by_test_id("view-menu").click()
         if page.get_by_test_id("labels").count():
             page.get_by_test_id("labels").get_by_text("Words").click()
         page.wait_for_timeout(300 if "<" in text else 50)  # for what would run, if anything did
@@ -380,7 +385,7 @@ def test_no_room_of_a_narrow_page_has_anything_past_its_edge(page, width):
     for room, sign in (
         ("head/L2H9?pin=2", "pinned-row"),
         ("head/L2H9?show=lines", "line-view"),
-        ("head/L2H9?show=layer", "layer-figure"),
+        ("head/L2H9?show=layer", "play-stage"),
         ("compare/L2H9?other=L1H1", "compare-map-d"),
         ("experiment", "experiment-run"),
         ("size", "size-conclusion"),

@@ -135,7 +135,7 @@ def test_a_click_on_a_head_shows_its_exact_map(opened, eager):
     for place in ((0.3, 0.2), (0.71, 0.55), (0.12, 0.9)):
         query, key, said = point(page, *place)
         assert said == pytest.approx(maps[2, 9, query, key], abs=1e-5)
-    expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
+    expect(page.get_by_test_id("head-sentence")).to_contain_text("duplicate token")
 
 
 @pytest.mark.slow
@@ -259,6 +259,7 @@ def test_a_recording_without_its_model_is_written_without_roles(opened, tmp_path
 def test_what_a_causal_head_cannot_see_is_absent_and_key_groups_are_kept(opened, tmp_path):
     write_report(tmp_path / "llama.html", mh.load(tiny_llama(2), tokenizer=tiny_tokenizer()), TEXT)
     page = opened(tmp_path / "llama.html", "#/head/L1H3")
+    page.get_by_test_id("drawer-handle").click()
     expect(page.get_by_test_id("shares-with")).to_be_visible()
     expect(page.get_by_test_id("mode-words")).to_be_visible()
     box = page.get_by_test_id("map").bounding_box()

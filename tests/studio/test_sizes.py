@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads import units
 from manyheads.errors import ManyHeadsError, ModelError, ShapeError
-from manyheads.sizing import MACHINES, PRESETS, layer_in_words
+from manyheads.sizing import MACHINES, PRESETS, SEVERAL, layer_in_words
 from manyheads.sizing.architecture import by_part
 from manyheads.studio.schema.sizes import SizeAsk, SizeReport
 from manyheads.studio.views import sizes
@@ -193,7 +193,7 @@ def assert_same_as_the_library(name, got, sizing):
     assert Counter({(kind, *parts.items()): count for kind, count, parts in got["kinds"]}) == kinds
     want = [(each.name or "as it is", each.own, each.num_parameters, each.cache.steady) for each in sizing.variants]
     assert [(x["name"], x["own"], x["num_parameters"], x["num_bytes"]) for x in got["lines"]] == want, name
-    for fit, (machine, memory) in zip(got["fits"], MACHINES.items(), strict=True):
+    for fit, (machine, memory) in zip(got["fits"], {**MACHINES, **SEVERAL}.items(), strict=True):
         want = sizing.fits(memory)
         one = replace(sizing, ask=replace(sizing.ask, batch=1)).fits(memory)
         assert (fit["name"], fit["memory"], fit["free"]) == (machine, memory, want.overhead_bytes)

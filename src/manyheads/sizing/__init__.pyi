@@ -14,6 +14,7 @@ from .costs import variants_of as variants_of
 from .memory import MAC_SHARE as MAC_SHARE
 from .memory import MACHINES as MACHINES
 from .memory import OVERHEAD as OVERHEAD
+from .memory import SEVERAL as SEVERAL
 from .memory import Fit as Fit
 from .memory import memory_bytes as memory_bytes
 from .presets import PRESETS as PRESETS

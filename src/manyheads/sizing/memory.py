@@ -36,6 +36,10 @@ MACHINES: Mapping[str, int] = MappingProxyType(
 """Memories that people have, in bytes that a model may use. A GPU's GB are counted as 10^9; most cards have a little
 more (a "24 GB" one nearly 24 GiB)."""
 
+SEVERAL: Mapping[str, int] = MappingProxyType({f"{count} × 80 GB": count * 80 * GB for count in (2, 4, 8)})
+"""Several GPUs of one machine, in bytes of all together. Weights and cache then have to be divided evenly among them; a
+model with fewer KV heads than GPUs keeps more cache than is counted here."""
+
 LEAST = 10**6
 """Bytes that a memory given as a number has at least: less was meant in GB."""
 

@@ -114,6 +114,11 @@ class Facts:
         return PerText(torch.where(rows[:, None], values, 0.0).sum(-1), row_count(rows))
 
 
+def title_of(name: str) -> str:
+    """A statistic's name in words: the mass of `previous_mass` is a share of all attention."""
+    return re.sub(r"_mass\b", "_share", name).replace("_", " ")
+
+
 def row_count(rows: Bool[Tensor, "b q"]) -> Float64[Tensor, "b one"]:
     """How many rows of each text count: a denominator that all heads share."""
     return rows.sum(-1, dtype=torch.float64)[:, None]
@@ -191,6 +196,11 @@ class Statistic:
     by_row: bool = False
     maps: frozenset[str] = SELF_ONLY
     maximum: bool = False
+
+    @property
+    def title(self) -> str:
+        """Its name as people read it: "previous share" of `previous_mass`."""
+        return title_of(self.name)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -51,10 +51,7 @@ class Birth implements TrainingScene {
     // A chapter is a run of moments of which the same is said.
     const said = frames.map((_, i) => (headlines[i] ?? "").replace(/\d+/g, ""));
     const begins = said.flatMap((words, i) => (i === 0 || words !== said[i - 1] ? [i] : []));
-    this.chapters = [
-      ...begins.map((i, n) => ({ name: NAMES[n] ?? `Step ${frames[i]}`, at: i === 0 ? 0 : this.secondOf(i) - EACH / 2 })),
-      { name: "Settled", at: this.secondOf(frames.length - 1) },
-    ];
+    this.chapters = begins.map((i, n) => ({ name: NAMES[n] ?? `Step ${frames[i]}`, at: i === 0 ? 0 : this.secondOf(i) - EACH / 2 }));
   }
 
   /** The second at which a checkpoint is all there. */
@@ -107,7 +104,7 @@ class Birth implements TrainingScene {
       const map = { x: (width - side + letters) / 2, y: letters, w: side, h: side };
       const [top, bottom] = [map.y + side + 12, height - 22];
       const each = (bottom - top) / count;
-      const charts = Array.from({ length: count }, (_, i) => ({ x: 34, y: top + i * each + 18, w: width - 34 - 74, h: each - 26 }));
+      const charts = Array.from({ length: count }, (_, i) => ({ x: 48, y: top + i * each + 18, w: width - 48 - 74, h: each - 26 }));
       return { map, cell: side / n, charts };
     }
     const side = Math.min(height - letters - 16, width * 0.44);
@@ -171,7 +168,10 @@ class Birth implements TrainingScene {
       const top = topOf(panel);
       const xOf = (at: number) => rect.x + (rect.w * at) / this.#last;
       const yOf = (value: number) => rect.y + rect.h * (1 - value / top);
-      stage.text(panel.title, rect.x, rect.y - 8 * scale, { weight: 620 });
+      // A long title begins at the edge of a narrow stage, and is set smaller where even that is too little.
+      const room = stage.tall ? stage.width - 24 : Infinity;
+      const fits = [12, 11, 10, 9].find((size) => stage.measure(panel.title, { size, weight: 620 }) <= room) ?? 9;
+      stage.text(panel.title, stage.tall ? 12 : rect.x, rect.y - 8 * scale, { size: fits, weight: 620 });
       stage.line([{ x: rect.x, y: rect.y + rect.h }, { x: rect.x + rect.w, y: rect.y + rect.h }], colours.line2);
       stage.text(panel.top === null ? `${+top.toPrecision(2)}` : "100 %", rect.x - 6, rect.y + 9, { size: 10, align: "right", colour: colours.ink3 });
       if (rect.h > 26) stage.text("0", rect.x - 6, rect.y + rect.h, { size: 10, align: "right", colour: colours.ink3 });
@@ -187,7 +187,7 @@ class Birth implements TrainingScene {
       // Names that would lie on each other are moved apart, within the chart.
       const gap = 13 * scale;
       ends.sort((a, b) => a.y - b.y).forEach((end, j) => (end.y = Math.max(end.y, (ends[j - 1]?.y ?? -Infinity) + gap)));
-      const over = Math.max(0, (ends.at(-1)?.y ?? 0) - (rect.y + rect.h - 3));
+      const over = Math.max(0, (ends.at(-1)?.y ?? 0) - (rect.y + rect.h - 7));
       ends.forEach(({ name, colour, bold, x, y }) => stage.text(name, x + 7, Math.max(rect.y + 4, y - over) + 4, { size: 11, weight: bold ? 640 : 400, colour }));
       frames.forEach((frame, j) => {
         const [left, right] = [xOf(mix(frames[j - 1] ?? frame, frame, 0.5)), xOf(mix(frame, frames[j + 1] ?? frame, 0.5))];

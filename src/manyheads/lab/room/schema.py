@@ -176,7 +176,7 @@ class CellResult(AnswerBody):
     frames: list[float] = []
     headlines: list[str] = []
     marked: list[tuple[int, int]] = []
-    born: float | None = None
+    born: float | None
 
 
 class CheckAsk(RequestBody):

@@ -63,6 +63,14 @@ ATTENTION = (
         "A row's weights sum to 1.", "concepts/operation-and-head.md",
     ),
     Term(
+        "share", "The part of a look, or of what a head says, that is one word's; all parts make 100 %.",
+        "A word in pieces has the sum of theirs.", "howto/hear-a-head.md",
+    ),
+    Term(
+        "looks", "Where a word's look goes: the shares of its weights in one head.",
+        "Half of a look may go to a word that is hardly heard.", "howto/hear-a-head.md",
+    ),
+    Term(
         "map", "All weights of one head: a row for each token that looks, a column for each that it may look at.",
         page="concepts/operation-and-head.md",
     ),
@@ -103,8 +111,21 @@ HEADS = (
         page="concepts/operation-and-head.md",
     ),
     Term(
-        "sink", "A token that draws attention although it says nothing, as [CLS] and the first token often do.",
-        "Found on the texts, not assumed.", "concepts/sinks.md",
+        "says", "What a head puts out at a word: the mean of the values that it looks at, by their shares.",
+        "Where they cancel, to less than 15% of their mean length, the head says next to nothing there.",
+        "howto/hear-a-head.md",
+    ),
+    Term(
+        "is heard", "A word's share of what a head says, along it; below 0 it speaks against the others.",
+        "w (v · o) / (o · o), for its weight w, its value v and the output o.", "howto/hear-a-head.md",
+    ),
+    Term(
+        "wrote", "A head's share of what its layer adds to the residual stream at a word, along that.",
+        "c · a / (a · a), for what the head adds, c, and the sum of all heads and the bias, a.", "howto/hear-a-head.md",
+    ),
+    Term(
+        "sink", "A parking spot: a token that is looked at when there is nothing to find, as [CLS] often is.",
+        "Found on the texts, not assumed. The first token of a text is often one.", "concepts/sinks.md",
     ),
     Term(
         "streaming head", "A head that needs no tokens but its text's first ones and the last ones.",
@@ -123,8 +144,9 @@ EVIDENCE = (
         page="concepts/statistics-of-a-head.md",
     ),
     Term(
-        "mass", "The mean weight on certain tokens, as a share of all attention.",
-        "sink mass is the share on sinks, previous mass the share on the token before.", "reference/statistics.md",
+        "share", "The mean weight on certain tokens: what part of all looks goes there.",
+        "`sink_mass` is the share on sinks, `previous_mass` that on the token before; tables call it mass.",
+        "reference/statistics.md",
     ),
     Term(
         "chance level", "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",
@@ -253,7 +275,7 @@ def words_of(role: str) -> str:
 def statistic_words() -> dict[str, str]:
     """The meaning of each statistic that a first look shows, by its name in words."""
     table = statistics.STATISTICS
-    return {name.replace("_", " "): f"{table[name].meaning} ({table[name].unit})" for name in statistics.DEFAULT}
+    return {table[name].title: f"{table[name].meaning} ({table[name].unit})" for name in statistics.DEFAULT}
 
 
 def page_table() -> str:

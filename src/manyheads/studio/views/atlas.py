@@ -267,7 +267,7 @@ def _telling_of(opened: Opened, text: int) -> bodies.TellingLink | None:
 
 def _statistic_info(statistic: Statistic) -> bodies.StatisticInfo:
     low, high = statistic.range
-    return bodies.StatisticInfo.of(statistic, title=statistic.name.replace("_", " "), low=low, high=high)
+    return bodies.StatisticInfo.of(statistic, title=statistic.title, low=low, high=high)
 
 
 def _exactness(notes: dict[str, str]) -> str:

@@ -65,7 +65,14 @@ def recording_info(workspace: Workspace, opened: Opened, text: int = 0) -> Recor
         tokens=tokens,
         tokens_of={stack: tokens_of(layer, text, Sinks()) for stack, layer in stacks.items()},
         words=[
-            WordInfo(begin=min(word.tokens), end=max(word.tokens) + 1, text=word.text) for word in words if has_words
+            WordInfo(
+                begin=min(word.tokens),
+                end=max(word.tokens) + 1,
+                # A token of no word, as a line break, as people read it: without the vocabulary's marks.
+                text=word.text if word.word >= 0 else tokens[word.tokens[0]].label,
+            )
+            for word in words
+            if has_words
         ],
         backend="; ".join(filter(None, backends)),
         because="; ".join(

@@ -28,6 +28,7 @@ from manyheads.sizing import (
     MACHINES,
     OVERHEAD,
     PRESETS,
+    SEVERAL,
     Ask,
     Sizing,
     cache_terms,
@@ -257,7 +258,8 @@ def page_table() -> str:
         content = {"words": entry.words, **positions} if entry.words else {"shape": shape.model_dump(mode="json")}
         rows.append({"name": entry.name, "title": entry.title, **content})
     table = {
-        "bits": DTYPES, "overhead": OVERHEAD, "mac_share": MAC_SHARE, "machines": dict(MACHINES), "presets": rows,
+        "bits": DTYPES, "overhead": OVERHEAD, "mac_share": MAC_SHARE, "machines": {**MACHINES, **SEVERAL},
+        "presets": rows,
     }  # fmt: skip
     return json.dumps(table, separators=(",", ":"), ensure_ascii=False) + "\n"
 

@@ -35,6 +35,7 @@ export type LayerInfo = S["LayerInfo"];
 export type LayerKind = S["LayerKind"];
 export type Lesson = S["Lesson"];
 export type LessonEntry = S["LessonEntry"];
+export type LessonScene = S["LessonScene"];
 export type Link = S["Link"];
 export type Listing = S["Listing"];
 export type LiveCell = S["LiveCell"];
@@ -75,7 +76,7 @@ export type How = "mean" | "max";
 /** The words of a text and its tokens of no word; each token alone where the words are not known. */
 export function wordsOf(info: RecordingInfo): WordInfo[] {
   if (info.words.length) return info.words;
-  return info.tokens.map((token, begin) => ({ begin, end: begin + 1, text: token.piece }));
+  return info.tokens.map((token, begin) => ({ begin, end: begin + 1, text: token.label }));
 }
 
 /** Cells along a side of a tile, at every level: part of a tile's address, so the server cuts maps the same way. */

@@ -9,7 +9,7 @@ import type {
   Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RequestBody, RoleInfo, Roles, Workspace,
 } from "../api/types";
 import { count } from "../draw/format";
-import type { View } from "./view.svelte";
+import { BY_WORD, START, type View } from "./view.svelte";
 
 export interface Thumbnails {
   heads: string[];
@@ -129,8 +129,12 @@ export class Session {
       opened leaves what is shown, and its address. */
   async open(target: { model: string; text: string } | { file: string } | { recording: string; part?: number }): Promise<void> {
     const { info } = this;
-    const { model, text, file, recording, part, pin, zoom, fromWord, toWord, packed } = this.view;
+    const { model, text, file, recording, part, pin, zoom, fromWord, toWord, packed, sort, colour } = this.view;
     const none = { model: null, text: null, file: null, recording: null, part: 0, pin: null, zoom: null, fromWord: null, toWord: null };
+    // An order, or a colour, that was chosen for these heads says nothing of another model's; the words that ordered them are gone.
+    const sameModel = "recording" in target || ("model" in target && target.model === info?.model);
+    if (!sameModel || sort === BY_WORD) this.view.go({ sort: START.sort });
+    if (!sameModel) this.view.go({ colour: START.colour });
     if ("recording" in target) {
       const request = this.#requests.get(target.recording);
       this.view.go({ ...none, model: request?.model ?? null, text: request?.text ?? null, file: request?.file ?? null,
@@ -138,7 +142,7 @@ export class Session {
     } else this.view.go({ ...none, ...target });
     await this.follow();
     const failed = info !== null && this.info === info && !this.opening && !this.waiting;
-    if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed });
+    if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed, sort, colour });
   }
 
   /** The text that another model begins with: its own sample in place of this model's, which is of the kind that this one reads. */
@@ -178,6 +182,17 @@ export class Session {
     if (!text.trim()) throw refused(`${file.name} is empty: give a file with some words.`);
     if (text.length > most) throw refused(`${file.name} has ${count(text.length, "character")}, and the studio reads up to ${most.toLocaleString("en")}: manyheads look --file reads longer ones.`);
     await this.open({ model, text });
+  }
+
+  /** Reads the open text once more, and keeps values: what heads say is then known. */
+  async readWithValues(): Promise<void> {
+    const { info } = this;
+    const request = info && this.#requests.get(info.id);
+    if (!request) return;
+    const id = info.id;
+    await this.client.runJob<RecordingInfo>(() => this.client.startRecording({ ...request, values: true }));
+    this.#requests.set(id, { ...request, values: true });
+    this.epoch += 1;
   }
 
   /** Opens another text of the same recording. */

@@ -43,13 +43,15 @@ interface ViewState {
   unread: string[];
 }
 
-const START: ViewState = {
+/** The view of an empty address. */
+export const START: ViewState = {
   room: "atlas", model: null, text: null, file: null, recording: null, part: 0, head: null, zoom: null, pin: null,
   fromWord: null, toWord: null, packed: null, unread: [], how: "mean", colour: "role", sort: "layer", filter: "", otherHead: null, otherRecording: null, params: {},
 };
 const STEPS: (keyof ViewState)[] = ["room", "head", "model", "text", "file", "recording", "otherHead", "otherRecording", "fromWord", "toWord"];
 const NAMES = { other: "otherHead", "other-rec": "otherRecording", rec: "recording", z: "packed" } as const;
 const NUMBERS = { part: "part", pin: "pin", from: "fromWord", to: "toWord" } as const;
+export const BY_WORD = "word"; // the value of `sort` for the order by the weight to the second word
 export const MAX_TEXT = 2_000; // characters of a text inside a room's own parameter
 const HEAD = /^([A-Za-z_][A-Za-z0-9_.]*:)?L\d+H\d+$/; // "L3H7", "encoder:L3H7"
 const PLAIN = 400; // characters of a text that stands in the address as it is
@@ -162,6 +164,9 @@ export class View implements ViewState {
   params = $state.raw<Record<string, string>>({});
   /** Counts arrivals by address (load, back, forward, a pasted link): rooms then read their parameters again. */
   arrivals = $state(0);
+
+  /** The scene that a click opened, which begins to play; one that an address names stands still. Not in the address. */
+  started = $state<string | null>(null);
 
   /** Resolves once a packed text is unpacked: `text` is known from then on. */
   arrived: Promise<void> = Promise.resolve();

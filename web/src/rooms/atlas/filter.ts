@@ -32,7 +32,7 @@ function parse(text: string, statistics: readonly StatisticInfo[]): { tests: Tes
     // Other words may stand before the statistic's name: the longest name that the phrase ends with counts.
     let [index, length] = [-1, 0];
     statistics.forEach((statistic, i) => {
-      for (const candidate of [statistic.name, statistic.title]) {
+      for (const candidate of [statistic.name, statistic.title, statistic.name.replaceAll("_", " ")]) {
         if (candidate.length > length && phrase.endsWith(candidate.toLowerCase())) [index, length] = [i, candidate.length];
       }
     });

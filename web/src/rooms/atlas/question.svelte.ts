@@ -5,9 +5,8 @@ import { wordsOf, type AtlasHead, type RecordingInfo, type WordInfo } from "../.
 import type { Client } from "../../lib/api/client";
 import { percent, toldApart } from "../../lib/draw/format";
 import type { Session } from "../../lib/state/session.svelte";
-import type { View } from "../../lib/state/view.svelte";
+import { BY_WORD, type View } from "../../lib/state/view.svelte";
 
-export const BY_WORD = "word"; // the value of `sort` for the order by the weight to the second word
 const MOST_CELLS = 1 << 22; // of all heads' rows together, as on the server
 
 /** The rows of one word: `values(head)[i]` is the weight to word `first + i`. */
@@ -120,6 +119,16 @@ export class Question {
     const rank = (head: H) => this.weight(head.head);
     const value = (weight: number) => (Number.isNaN(weight) ? -1 : weight);
     return [...heads].sort((a, b) => value(rank(b)) - value(rank(a)));
+  }
+
+  /** The head that tells most about the asked word: by its weight to the second one, or else to any other word that is no sink. */
+  telling(heads: readonly Pick<AtlasHead, "head">[]): string | null {
+    const { answer } = this;
+    if (!answer) return null;
+    const largest = (head: string) =>
+      this.to >= 0 ? this.weight(head) : Math.max(...this.words.map((_, word) => (word === this.from || this.sinks[word] ? 0 : this.weight(head, word) || 0)));
+    const ranked = heads.map(({ head }) => ({ head, value: largest(head) })).filter(({ value }) => value > 0);
+    return ranked.sort((a, b) => b.value - a.value)[0]?.head ?? null;
   }
 
   /** Why no head links the two words, where none can; "" otherwise. */

@@ -4,6 +4,7 @@ import type { AtlasHead, LayerInfo, Link, RecordingInfo, Token, WordInfo } from 
 import { rasterise, saveFile, savePng, saveSvg, standalone } from "../../lib/draw/export";
 import { mapSvg, type MapFigure } from "../../lib/draw/figure";
 import { label, percent } from "../../lib/draw/format";
+import { roleGroup } from "../../lib/draw/role-groups";
 
 interface AxisTokens {
   queries: Token[] | null;
@@ -72,8 +73,18 @@ export function sinkShare({ heads, statistics }: { heads: readonly AtlasHead[]; 
   return heads.find(({ head }) => head === name)?.values[column] ?? null;
 }
 
-/** Colours of several heads in one drawing (Okabe and Ito 2008, those that read on paper and on ink alike). */
-export const LINE_COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#7a5cd6"];
+/** How several heads are told apart in one drawing: by the colours of their roles, as everywhere; dashes where a role, or none, is
+    there again. */
+export function lineStyles(families: readonly (string | null | undefined)[]): { colour: string; dash: string }[] {
+  const DASHES = ["", "7 3", "2 3", "9 3 2 3", "4 6", "1 2"];
+  const groups = families.map((family) => roleGroup(family));
+  return groups.map((group, i) => ({
+    colour: group.letter ? group.colour : "var(--ink-2)",
+    dash: DASHES[groups.slice(0, i).filter((other) => other === group).length % DASHES.length]!,
+  }));
+}
+
+export const MOST_LINED = 6; // heads in one drawing of lines
 
 /** The head `by` places after a head of the model; null beyond the first or the last. */
 export function stepHead(heads: readonly AtlasHead[], name: string, by: number): string | null {

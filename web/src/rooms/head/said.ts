@@ -6,30 +6,42 @@ export interface Said {
   query: number;
   /** The tokens that are told apart; -1 stands for all others together. */
   keys: readonly number[];
-  /** The share of the output that is heard from each; null where the head says next to nothing. */
+  /** The share of the output that is heard from each; null where the head says next to nothing, or values were not kept. */
   heard: Float32Array | null;
-  out: Float32Array;
+  /** The head says next to nothing. */
+  silent: boolean;
+  /** Null where values were not kept. */
+  out: Float32Array | null;
   /** How many numbers it becomes in the residual stream; null where the model is not at hand. */
   width: number | null;
-  /** The head's share of what its layer adds; null where that is not known. */
-  wrote: number | null;
-  /** The ending sentence. */
+  /** The ending sentence, and the line under it. */
   words: string;
+  figures: string;
+  /** Why values, or what is added, are not here; "" where they are. */
+  because: string;
 }
 
 export function saidOf(envelope: Envelope, head: string, query: number): Said {
   const { header, arrays } = envelope;
-  const heard = arrays["heard"] ? float32(envelope, "heard").data : null;
   return {
     head,
     query,
     keys: header["keys"] as number[],
-    heard: heard && heard.some((share) => !Number.isNaN(share)) ? heard : null,
-    out: float32(envelope, "out").data,
+    heard: arrays["heard"] ? float32(envelope, "heard").data : null,
+    silent: header["silent"] === true,
+    out: arrays["out"] ? float32(envelope, "out").data : null,
     width: arrays["adds"]?.shape[0] ?? null,
-    wrote: (header["wrote"] as number | null | undefined) ?? null,
-    words: (header["said"] as string | undefined) ?? "",
+    words: String(header["said"] ?? ""),
+    figures: String(header["figures"] ?? ""),
+    because: String(header["because"] ?? ""),
   };
+}
+
+/** A head's share of what its layer adds at the token, out of the layer's envelope; null where that is not known. */
+export function wroteOf(layer: Envelope, head: string): number | null {
+  if (!layer.arrays["wrote"]) return null;
+  const share = float32(layer, "wrote").data[(layer.header["heads"] as string[]).indexOf(head)];
+  return share === undefined || Number.isNaN(share) ? null : share;
 }
 
 /** Shares by the place at which a key is listed: itself, or the word of which it is a piece. The others have no place. */

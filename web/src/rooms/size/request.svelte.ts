@@ -8,7 +8,7 @@ import { described, divisors, knowsDtype, PRESETS, sized, usualContext, type Pre
 import { compact, inPlainWords, MOST_BATCH, MOST_CONTEXT, objection, readWords, withDefaults, type Objection, type Words } from "./sliders";
 import { integer } from "./units";
 
-const START = "llama-2-70b";
+const START = "llama-3.1-8b"; // fits something that people have
 
 /** The request as the address keeps it. */
 interface SizeMemory {
