@@ -1,4 +1,4 @@
-// openapi.json sha256:5fad7f5a5e149d36e2aa8e908f53480a82c6e5c54aca6d31f1a3cfc640cfb0ec
+// openapi.json sha256:da102567d979215956fd215a452e522ca0a35b10ceb11d945923ee256c15ae8e
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1926,6 +1926,8 @@ export interface components {
          * LiveCell
          * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
          *     `wide`: shown below its text, not beside it.
+         *
+         *     `page_part`: the page's own part that computes it and stands in its place, "" where there is none.
          */
         LiveCell: {
             /**
@@ -1945,6 +1947,12 @@ export interface components {
              * @enum {string}
              */
             kind: "cell";
+            /**
+             * Page Part
+             * @default
+             * @enum {string}
+             */
+            page_part: "" | "draw-a-head";
             /** Parameters */
             parameters: components["schemas"]["Parameter"][];
             /** Title */
