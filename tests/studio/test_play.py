@@ -239,10 +239,11 @@ def resize(page, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["minilm", "smollm2"])
-def test_no_text_overlaps_for_other_words_and_long_texts(play, model):
+def test_no_text_overlaps_for_other_words_and_long_texts(play, studio, model):
     long = f"{SENTENCE[:-1]}, and the dog that had been following it all morning through the quiet village stopped as well."
     wrong = []
     for text, words in ((SENTENCE, (2, 8, 9, 12)), (long, (1, 20, 29))):
+        studio.open(text, model)  # a large model takes longer to load than a page may wait
         for word in words:
             for scene in ("word", "layer"):
                 page = play("head/L3H1", text, model, play=scene, pin=word)
@@ -300,6 +301,7 @@ def test_a_scene_is_driven_by_keys_and_the_address_holds_the_moment(play, bert):
     expect(page.get_by_test_id("player")).to_have_attribute("data-scene", "word")
     page.keyboard.press("Escape")
     expect(page.get_by_test_id("map-frame")).to_be_visible()
+    page.wait_for_function("() => !location.hash.includes('play=')")
     path, params = fragment(page)
     assert (path, params["pin"]) == (f"head/L{LAYER}H{HEAD}", str(IT)) and not {"play", "t"} & set(params)
     # The row is still kept: Space plays it. (The map has the focus now, as it had before.)
