@@ -38,7 +38,7 @@ def rooms(page: Any, address: str, save: Any) -> None:
     page.wait_for_timeout(1200)
     save("head")
     page.goto(f"{address}#/head/L2H9?{SENTENCE}&show=layer")
-    page.get_by_test_id("layer-figure").wait_for()
+    page.get_by_test_id("play-stage").wait_for()
     page.wait_for_timeout(500)
     save("layer")
     page.goto(f"{address}#/head/L2H9?{SENTENCE}&show=lines")

@@ -205,6 +205,51 @@ def test_sinks_are_grey_and_links_have_the_colour_of_the_role(run, monkeypatch):
         assert re.search(f"({colours})(▓▓|██)", ran.out), ran.out
 
 
+ANIMAL = "The animal didn't cross the street because it was too tired."
+
+
+def test_say_prints_the_sentence_and_both_bars_of_each_word(run):
+    ran = run("head", "L3H1", ANIMAL, "--say", "it")
+    lines = ran.out.splitlines()
+    assert ran.code == 0 and lines[0].startswith("L3H1")
+    assert lines[1] == '"it" asked and "animal" answered: 68 % of the look, 91 % of what this head says.'
+    animal = next(line.split() for line in lines if line.startswith('  "animal"'))
+    assert animal[1] == "67.7%" and animal[3] == "91.0%" and len(animal[2]) < len(animal[4])
+    parked = next(line.split() for line in lines if line.startswith("  [CLS]"))
+    assert parked[1] == "10.2%" and parked[-1] == "0.0%"
+    added = " ".join(lines[lines.index("", 4) :])
+    assert "It adds a vector of length" in added and "of what layer 3 adds there." in added
+
+
+def test_say_in_json_is_the_librarys(run, minilm):
+    from manyheads.circuits import head_output, layer_output
+
+    document = json.loads(run("head", "L3H1", ANIMAL, "--say", "because", "--json").out)["says"]
+    rec = mh.record(minilm, ANIMAL, keep=("q", "k", "v", "lse"))
+    output = head_output(rec, "L3H1", "because", minilm)
+    assert document["sentence"] == output.sentence and document["word"] == '"because"'
+    assert document["wrote"] == pytest.approx(float(layer_output(rec, 3, "because", minilm).wrote[1]), abs=1e-6)
+    np.testing.assert_allclose(document["out"], output.out, atol=1e-5)
+    np.testing.assert_allclose(document["adds"], output.adds, atol=1e-5)
+    assert [row["look"] for row in document["tokens"]] == pytest.approx(output.weights.tolist(), abs=1e-6)
+    assert "says" not in json.loads(run("head", "L3H1", ANIMAL, "--json").out)
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "said"),
+    [
+        (ANIMAL, "dog", "no word 'dog' in this text"),
+        ("it saw it", "it", "'it' is in this text 2 times. Say which: 'it#1'"),
+    ],
+)
+def test_say_refuses_a_word_that_is_not_there_or_there_twice(run, text, word, said):
+    assert_refused(run("head", "L3H1", text, "--say", word), said)
+
+
+def test_say_is_about_a_text(run, cat):
+    assert_refused(run("head", "L3H1", "--image", str(cat), "--say", "it"), "--say it names a word of a text")
+
+
 @pytest.mark.parametrize(("head", "said"), [
     ("L9H2", "L9H2: minilm has layers 0-5 and heads 0-11."),
     ("L0H12", "L0H12: minilm has layers 0-5 and heads 0-11."),

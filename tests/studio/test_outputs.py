@@ -1,10 +1,10 @@
-"""What a head says at a token, as the server sends it: arrays that are the library's, and what is left out, with why."""
+"""What a head says at a token, as the server sends it: the arrays of the library, and why others are left out."""
 
 import numpy as np
 import pytest
 
 import manyheads as mh
-from manyheads.circuits import head_output, layer_output
+from manyheads.circuits import head_output, layer_output, stream_shares
 from manyheads.studio.views.maps import unpack
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
 from tests.studio.serving import TEXT
@@ -96,3 +96,28 @@ def test_a_file_plays_to_the_mix_and_an_edited_recording_does_not_say_what_it_ad
 def test_what_cannot_be_answered_says_why(studio, path, status, words):
     said = studio.get(f"/api/recordings/{studio.open(TEXT)['id']}/{path}")
     assert said.status == status and words in said.json["words"]
+
+
+def test_a_forward_pass_is_sent_with_shares_that_sum_to_one(studio, recorded, minilm):
+    rec = studio.open(TEXT)
+    header, arrays = studio.get(f"/api/recordings/{rec['id']}/pass/{IT}").arrays()
+    shares = stream_shares(minilm, recorded.tokens, IT)
+    np.testing.assert_allclose(arrays["share"], [shares[head] for head in header["heads"]], atol=1e-6)
+    total = sum(layer["heads"] + layer["feed_forward"] for layer in header["layers"])
+    assert total + header["embedding"] + header["biases"] == pytest.approx(1, abs=1e-5)
+    assert [layer["name"] for layer in header["layers"]] == [f"L{layer}" for layer in range(6)]
+    for layer in header["layers"]:
+        own = arrays["share"][12 * layer["layer"] : 12 * layer["layer"] + 12]
+        assert layer["heads"] == pytest.approx(own.sum(), abs=1e-5)
+        assert layer["top"] == [f"{layer['name']}H{head}" for head in np.argsort(-own, kind="stable")[:3]]
+    row = recorded.layers[3].weights(1, slice(IT, IT + 1))[0]
+    assert arrays["key"][37] == int(row.argmax()) and arrays["weight"][37] == pytest.approx(float(row.max()), abs=1e-6)
+    assert arrays["states"].shape == (7, 384) and header["next"] == [] and header["said"].startswith("Layer ")
+    np.testing.assert_allclose(arrays["states"][-1], shares.final, atol=1e-5)
+
+
+def test_a_forward_pass_needs_the_model(studio):
+    listed = {file["name"]: file["id"] for file in studio.get("/api/workspace").json["files"]}
+    said = studio.get(f"/api/recordings/{listed['two.heads']}/pass/2")
+    assert said.status == 404 and "the model is not loaded here" in said.json["words"]
+    assert studio.get(f"/api/recordings/{studio.open(TEXT)['id']}/pass/999").status == 404

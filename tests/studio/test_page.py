@@ -385,7 +385,7 @@ def test_no_room_of_a_narrow_page_has_anything_past_its_edge(page, width):
     for room, sign in (
         ("head/L2H9?pin=2", "pinned-row"),
         ("head/L2H9?show=lines", "line-view"),
-        ("head/L2H9?show=layer", "layer-figure"),
+        ("head/L2H9?show=layer", "play-stage"),
         ("compare/L2H9?other=L1H1", "compare-map-d"),
         ("experiment", "experiment-run"),
         ("size", "size-conclusion"),

@@ -188,9 +188,8 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
 
 @pytest.mark.slow
 def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, studio, recorded):
-    visit(page, studio, f"head/{HEAD}", "layer-figure", show="layer", card=0, least=0.2, lines=10)
-    page.get_by_label("Lines of L3H4, too").click()
-    page.get_by_test_id("layer-lines").click()
+    visit(page, studio, f"head/{HEAD}", "line-view", show="lines", card=0, least=0.2, lines=10)
+    page.get_by_test_id("line-add").select_option("L3H4")
     expect(page.get_by_test_id("line-heads")).to_contain_text("L3H4")
     page.get_by_label("Without L3H4").click()
     page.get_by_test_id("line-add").select_option("L0H2")

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
@@ -354,17 +354,15 @@ def _one_batch(
         entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
         gradients = torch.autograd.grad(target.sum(), [entry.tensor for entry in entries], allow_unused=True)
     reached = [(entry, g) for entry, g in zip(entries, gradients, strict=True) if g is not None]
-    values = _rows(reached, rows, place_index)
+    values = rows_of(reached, rows, place_index)
     rounding = torch.stack(stream.rounding).sum(0) if stream.rounding else None
     if rounding is not None and bool((rounding != 0).any()):
-        values["norm rounding"] = "bias", exact(rounding)
+        values["norm rounding"] = Row("bias", exact(rounding))
     bias = getattr(stream.head, "bias", None)
     if isinstance(bias, Tensor) and stream.read_by_head is not None:
-        values["unembedding bias"] = (
-            "bias",
-            factor * _difference(exact(bias.detach()).expand(len(answers), -1), answers),
-        )
-    total = torch.stack([value for _, value in values.values()])
+        of_answers = _difference(exact(bias.detach()).expand(len(answers), -1), answers)
+        values["unembedding bias"] = Row("bias", factor * of_answers)
+    total = torch.stack([row.value for row in values.values()])
     logit = target.detach() if "cap" in how else capped
     off = (total.double().sum(0) - logit.double()).abs()
     allowed = EXACT[logits.dtype] * total.double().abs().sum(0).clamp_min(1)
@@ -377,7 +375,7 @@ def _one_batch(
         )
     splits = _by_key(reached, batch, rows, place_index, values) if keys else [{}] * len(answers)
     table = total.double().cpu().tolist()
-    kinds = [(name, kind) for name, (kind, _) in values.items()]
+    kinds = [(name, row.kind) for name, row in values.items()]
     named = target_text.tokens.pieces
     return [
         {
@@ -430,10 +428,18 @@ def _vector(
     return raw, factor, how if factor == 1 else f"{how}, {factor:.6g} of what the unembedding gives"
 
 
+class Row(NamedTuple):
+    """What one component adds to a number of each text; `length`: of the vector that it puts into the stream there."""
+
+    kind: str
+    value: Float[Tensor, "b"]
+    length: Float[Tensor, "b"] | None = None
+
+
 @torch.no_grad()
-def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor) -> dict[str, tuple[str, Tensor]]:
-    """Name -> kind and value of each text, in the order of the run."""
-    values: dict[str, tuple[str, Tensor]] = {}
+def rows_of(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor) -> dict[str, Row]:
+    """Each entry's gradient times itself, at the position of each text, by name and in the order of the run."""
+    values: dict[str, Row] = {}
     # "L0 mlp" is "L0 feed-forward", where a layer has one alone.
     names = dict.fromkeys(entry.name for entry, _ in reached if entry.kind == "feed-forward")
     layers = {name: name.partition(" ")[0] for name in names}
@@ -454,19 +460,20 @@ def _rows(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor
                 if entry.value.ndim == 1
                 else entry.value.reshape(len(rows), -1, g.shape[-1])[rows, place_index]
             )
-            name = numbered(single.get(entry.name, entry.name))
-            values[name] = entry.kind, (exact(value) * g).sum(-1)
+            value, name = exact(value).expand_as(g), numbered(single.get(entry.name, entry.name))
+            values[name] = Row(entry.kind, (value * g).sum(-1), value.norm(dim=-1))
             continue
         assert entry.call is not None and entry.module is not None
         site = entry.call.site
         weight = exact(weight_by_head(entry.module, site.num_heads, site.v_dim))
         out = exact(entry.value[rows, place_index]).reshape(len(rows), site.num_heads, site.v_dim)
-        by_head = torch.einsum("bhf,hfm,bm->hb", out, weight, g)
-        for head, value in zip(site.heads, by_head, strict=True):
-            values[str(head)] = "head", value
+        by_head = torch.einsum("bhf,hfm->hbm", out, weight)
+        for head, added in zip(site.heads, by_head, strict=True):
+            values[str(head)] = Row("head", (added * g).sum(-1), added.norm(dim=-1))
         bias = getattr(entry.module, "bias", None)
         if isinstance(bias, Tensor):
-            values[f"{entry.name} output bias"] = "bias", (exact(bias.detach()) * g).sum(-1)
+            added = exact(bias.detach()).expand_as(g)
+            values[f"{entry.name} output bias"] = Row("bias", (added * g).sum(-1), added.norm(dim=-1))
     return values
 
 
@@ -476,7 +483,7 @@ def _by_key(
     batch: Batch,
     rows: Tensor,
     place_index: Tensor,
-    values: dict[str, tuple[str, Tensor]],
+    values: dict[str, Row],
 ) -> list[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]]]:
     """Split each head's addition by key: tokens, weights and parts, by text and layer."""
     splits: list[dict[tuple[str, int], tuple[tuple[str, ...], ndarray, ndarray]]] = [{} for _ in rows]
@@ -493,7 +500,7 @@ def _by_key(
         layer = Layer(call.q, call.k, call.lse, call.mask, call.rule, call.crosses)
         keyed = batch.main if site.stack == CROSS else batch.decoder or batch.main
         known = keyed is not None and keyed.width == call.k.shape[2]
-        head_values = torch.stack([values[str(head)][1] for head in site.heads], 1)
+        head_values = torch.stack([values[str(head)].value for head in site.heads], 1)
         for text, row in enumerate(place_index.tolist()):
             num_keys = int(keyed.tokens.lengths[text]) if known and keyed is not None else call.k.shape[2]
             visible_keys = slice(0, num_keys)

@@ -7,11 +7,14 @@ in which the stream takes it: the other term is the stream before, the result th
 norms is known here; where the sum also takes what a feed-forward gives (parallel branches: GPT-J), that is a third
 term.
 
+`stream_shares` is about the whole way of one token: how much of its final state, along that state, each component of
+every layer is, by direct attribution (`residual.held`: each norm's scale is held at its value in the run).
+
 Nothing is believed: heads, bias and branch norm are put together again and compared with what the model added. A layer
 where they differ (a gate before the projection, a scale of each feature) is left out, with the reason.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryComparison=false
 
 from __future__ import annotations
 
@@ -21,15 +24,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Float64
+from numpy import ndarray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from manyheads.attention import exact_arithmetic
-from manyheads.circuits.residual import Branches, NormForm, norm_form
-from manyheads.errors import ModelError, TextError
+from manyheads.base import Json, brief, plain
+from manyheads.circuits.attribution import EXACT, Row, rows_of
+from manyheads.circuits.residual import Branches, NormForm, held, norm_form, require_linear
+from manyheads.edits import exact
+from manyheads.errors import HeadError, ModelError, TextError
+from manyheads.heads import Head, NotIterated
 from manyheads.inputs import Batch, Inputs, forward, read
+from manyheads.measurement import NextToken, spelled
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import TOLERANCE
 from manyheads.models.weights import is_norm, weight_by_head
@@ -38,6 +48,7 @@ from manyheads.texts import Tokens
 
 Norm = Literal["pre", "post", "none"]
 """Whether heads read the stream by way of a norm, or a norm follows the sum, or neither."""
+NEXT = 5  # tokens that may come next
 ABSENT = "the model has no layer {site}, so what its heads add is not known"
 SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 
@@ -143,6 +154,104 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
         except ModelError as error:
             reasons[str(site)] = str(error)
     return Additions(by_site, reasons)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamShares(NotIterated):
+    """What moved one token's residual stream: each component's share of the final state, and its length.
+
+    - `components`, `kinds`: as those of an `Attribution`: "embedding", "L0H0", ..., "L0 feed-forward", biases of norms.
+    - `shares`: of the final state, along it; they sum to 1. Below 0: against it. Where norms stand in the stream itself
+      (BERT), each makes the shares before it smaller.
+    - `lengths`: of what each gives, before a norm of its branch; NaN for "norm rounding".
+    - `final`: the state that the model ends with, or that its unembedding reads.
+    - `next_tokens`: the likeliest after this token, of a model that goes on with a text; else empty.
+    """
+
+    instead = "its rows are .components, with .shares and .lengths"
+
+    position: int
+    components: tuple[str, ...]
+    kinds: tuple[str, ...]
+    shares: Float64[ndarray, "component"]
+    lengths: Float64[ndarray, "component"]
+    final: Float64[ndarray, "m"]
+    next_tokens: tuple[NextToken, ...]
+
+    def __getitem__(self, component: str | Head) -> float:
+        """The share of a component by its name. Errors: HeadError."""
+        if str(component) not in self.components:
+            raise HeadError(f"{str(component)!r} has no row: there are {', '.join(self.components[:3])} ...")
+        return float(self.shares[self.components.index(str(component))])
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        rows = zip(self.components, self.kinds, self.shares, self.lengths, strict=True)
+        names = ("component", "kind", "share", "length")
+        return {
+            "position": self.position,
+            "components": [plain(dict(zip(names, row, strict=True))) for row in rows],
+            "final": plain(self.final),
+            "next_tokens": [plain(token._asdict()) for token in self.next_tokens],
+        }
+
+    def __repr__(self) -> str:
+        order = np.argsort(-np.abs(self.shares))[:3]
+        largest = ", ".join(f"{self.components[row]} {self.shares[row]:.0%}" for row in order)
+        return brief(f"StreamShares(token {self.position}: {largest})")
+
+
+def stream_shares(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> StreamShares:
+    """What each component of every layer is of one token's final state, along that state.
+
+    - `lm`, `tokens`, `text`: as for `additions`.
+    - `position`: of the token, among those that the first stack reads (of an encoder-decoder, the encoder).
+
+    Cost: one forward pass of one text, and a backward pass along the residual stream alone. Errors: TextError, as
+    `additions`; ModelError where something between the layers and the final state is not linear, or shares do not sum
+    to 1.
+    """
+    batch = _batch_of(lm, tokens, text)
+    goes_on = lm.predicts == "next" and not lm.writes_apart
+    with held(lm.model, lm.spec, 1, guard=False) as stream:
+        outputs = forward(lm, batch, guard=False, head=goes_on, grad=True).outputs
+    names = ("encoder_last_hidden_state", "last_hidden_state")
+    of_body: object = next((getattr(outputs, name) for name in names if hasattr(outputs, name)), None)
+    states = stream.read_by_head if goes_on else of_body
+    if not isinstance(states, Tensor):
+        raise ModelError(f"{lm.name} ({type(lm.model).__name__}) gives no final state, so nothing is a share of it.")
+    with torch.enable_grad(), exact_arithmetic():
+        final = exact(states[0, position])
+        along = final.detach() / final.detach().square().sum()
+        require_linear(final, stream.entries, lm.name)
+        entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
+        gradients = torch.autograd.grad((final * along).sum(), [entry.tensor for entry in entries], allow_unused=True)
+    reached = [(entry, g) for entry, g in zip(entries, gradients, strict=True) if g is not None]
+    row = torch.tensor([0], device=states.device)
+    rows = rows_of(reached, row, row + position)
+    if stream.rounding:
+        rounding = torch.stack(stream.rounding).sum(0)
+        rows |= {"norm rounding": Row("bias", exact(rounding))} if bool(rounding.any()) else {}
+    shares = np.array([float(value.value[0]) for value in rows.values()])
+    if not abs(shares.sum() - 1) <= EXACT[lm.dtype] * max(1.0, np.abs(shares).sum()):
+        raise ModelError(
+            f"{lm.name}: the shares of its components in a final state add up to {shares.sum():.6g}, not to 1: "
+            f"something enters its residual stream that is not known here."
+        )
+    likeliest: tuple[NextToken, ...] = ()
+    if goes_on and isinstance(logits := getattr(outputs, "logits", None), Tensor):
+        chances = logits[0, position].detach().double().softmax(-1).cpu().topk(NEXT)
+        pairs = zip(chances.values.tolist(), chances.indices.tolist(), strict=True)
+        likeliest = tuple(NextToken(spelled(lm.required_tokenizer, token), chance) for chance, token in pairs)
+    return StreamShares(
+        position,
+        tuple(rows),
+        tuple(value.kind for value in rows.values()),
+        shares,
+        np.array([float("nan") if value.length is None else float(value.length[0]) for value in rows.values()]),
+        final.detach().double().cpu().numpy(),
+        likeliest,
+    )
 
 
 def _batch_of(lm: LoadedModel, tokens: Tokens, text: int) -> Batch:

@@ -228,6 +228,13 @@ class Layer implements Scene {
     this.#drawLanes(stage, layout, t);
     for (let h = 0; h < this.#heads; h++) this.#drawHead(stage, layout, t, h);
     if (t > 1.7) this.#drawGroups(stage, layout, t);
+    if (this.looks.out && t > 7.7) {
+      const { joined } = layout;
+      const alpha = ease(t, 7.8, 8.4);
+      this.#title(stage, joined, ["end to end", "joined"], alpha, stage.colours.ink);
+      const [n, f] = [this.#heads, this.looks.out[0]!.length];
+      if (!stage.tall) stage.text(`${n} × ${f} = ${n * f}`, joined.x, joined.y + joined.h + 17 * stage.scale, { size: 11, colour: stage.colours.ink3, alpha });
+    }
     if (this.looks.adds && t > 9) this.#drawMix(stage, layout, t);
     if (this.looks.before && this.looks.adds && t > 13.4) this.#drawSum(stage, layout, t);
   }
@@ -289,7 +296,7 @@ class Layer implements Scene {
 
   #drawHead(stage: Stage, layout: Layout, t: number, h: number): void {
     const { colours, tall } = stage;
-    const { q, shares } = this.looks;
+    const { q } = this.looks;
     const follows = h === this.place.index;
     const colour = follows ? colours.accent : colours.ink2;
     const weight = follows ? 700 : 400;
@@ -318,11 +325,10 @@ class Layer implements Scene {
     const name = layout.head(h);
     const role = this.place.roles[h];
     if (layout.labels || follows) stage.text(`H${h}`, name.x, name.y, { size: tall ? 11 : 12, weight, colour, align: name.align, alpha: tall ? ease(t, 0.8, 1.4) : fan });
-    if (role && fan > 0) stage.rect({ x: name.box.x + name.box.w / 2 - 6, y: name.box.y + name.box.h - 2, w: 12, h: 2.5 }, role.colour, fan);
+    if (role && fan > 0) stage.rect({ x: tall ? name.x - 12 : name.x - 6, y: name.y + 3, w: 12, h: 2.5 }, role.colour, fan);
     stage.spot(name.box, `H${h}${role ? `: ${role.name}` : ""}${this.open ? "\nclick: play this head" : ""}`, this.open && (() => this.open!(h)));
     if (t > 1.7) this.#drawLook(stage, layout, t, h);
     if (t > 4.2 && this.looks.out) this.#drawAnswer(stage, layout, t, h);
-    void shares;
   }
 
   /** Bars of shares, in all heads at once, word by word. */
@@ -504,7 +510,7 @@ class Layer implements Scene {
   #drawWrote(stage: Stage, layout: Layout, t: number): void {
     const wrote = this.looks.wrote;
     if (!wrote) return;
-    const { colours, tall, scale } = stage;
+    const { colours, scale } = stage;
     const most = Math.max(...wrote, 1e-9);
     const spot = (rect: Rect, h: number) => stage.spot(rect, `H${h}: ${decimal(wrote[h]!, 4)} of what ${this.place.layer} adds to ${this.#me}\n(its part along the sum; all heads and the bias are 1)`);
     const up = (h: number) => ease(t, MIXED + h * this.#step, MIXED + h * this.#step + 0.3);
@@ -544,7 +550,6 @@ class Layer implements Scene {
       stage.text(share(wrote[h]!), end + 6, y + 4, { ...style, alpha: up(h) });
       spot({ x: list.x, y: y - pitch / 2, w: list.w, h: pitch }, h);
     });
-    void tall;
   }
 
   /** Sum, stream before (and feed-forward) slide together. */

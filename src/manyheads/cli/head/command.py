@@ -41,6 +41,7 @@ from manyheads.cli.arguments import (
     typed_source,
 )
 from manyheads.cli.head.picture import Question, look_at_picture
+from manyheads.cli.head.says import Saying, say, saying_lines
 from manyheads.cli.look.command import home
 from manyheads.cli.terminal.console import (
     LINK_COLOUR,
@@ -81,6 +82,7 @@ IMAGE_HELP = "Read this picture, with a vision model; with a text, by a model th
 ANSWER_HELP = "What the model is taken to answer to the text about the picture."
 WRITE_HELP = "Let the model write that many tokens as the answer."
 TOKEN_HELP = "Which token looks at the picture, from 0: of the answer, else of the text behind it. Default: the last."
+SAY_HELP = "What the head says at this word: where it looks, and what is heard of it."
 SINKS_HELP = "Hatch the model's sinks; the other weights are not scaled up."
 PATCH_HELP = "The patch that looks, row and column from 0. Default: the class token."
 
@@ -100,6 +102,7 @@ class HeadResult:
     window: int
     num_windows: int
     written: tuple[str, ...]
+    saying: Saying | None
     seconds: float
 
     def to_dict(self, top: int, leave_out: bool) -> Json:
@@ -121,6 +124,7 @@ class HeadResult:
             "sink_shares": list(links.sink_shares),
             "looks": [[{"key": link.key, "weight": link.weight} for link in row] for row in links.looks],
             "strongest": [vars(link) for link in links.strongest[:NUM_LINKS]],
+            **({} if self.saying is None else {"says": self.saying.to_dict()}),
             "notes": {"labels": self.labels.because, **table.notes, "backend": self.layer.because},
             "written": list(self.written),
             "seconds": round(self.seconds, 3),
@@ -144,6 +148,7 @@ def head(
     answer: Annotated[str | None, typer.Option("--answer", metavar="TEXT", help=ANSWER_HELP)] = None,
     write: Annotated[int | None, typer.Option("--generate", metavar="N", min=1, help=WRITE_HELP)] = None,
     token: Annotated[int | None, typer.Option("--token", metavar="N", min=0, help=TOKEN_HELP)] = None,
+    say_at: Annotated[str | None, typer.Option("--say", metavar="WORD", help=SAY_HELP)] = None,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
@@ -155,6 +160,8 @@ def head(
     Head.parse(name)
     of_pictures = {"--answer": answer, "--generate": write, "--token": token}
     passed = [option for option, value in of_pictures.items() if value is not None]
+    if image is not None and say_at is not None:
+        raise TextError(f"--say {say_at} names a word of a text, and --image is read by its patches: leave one out.")
     if image is not None and (words or file is not None):
         if patch is not None:
             raise TextError(f"--patch {patch} and a text were given: a token of the text looks, not a patch: --token.")
@@ -169,7 +176,7 @@ def head(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     talk = ProgressLine()
     source = typed_source(talk, words, file, model, target)
-    looked = gather(talk, source, name, choice, window, plot=plot, remember=not no_cache)
+    looked = gather(talk, source, name, choice, window, plot=plot, say_at=say_at, remember=not no_cache)
     if as_json:
         emit_document(looked.to_dict(top, leave_out))
     else:
@@ -184,9 +191,20 @@ def gather(
     window: int,
     *,
     plot: Path | None = None,
+    say_at: str | None = None,
     remember: bool = True,
 ) -> HeadResult:
-    """Load, label, record and measure one text or window, and draw the picture that was asked for."""
+    """Load, label, record and measure one text or window, and draw the picture that was asked for.
+
+    - `talk`: the line on stderr.
+    - `source`: the text, and what names it on a command line.
+    - `name`: the head's.
+    - `model`: which model to load, and where.
+    - `window`: which window of a long text, from 1.
+    - `plot`: where the picture goes.
+    - `say_at`: a word at which the head is to say something.
+    - `remember`: take labels that are known, and store those that are not.
+    """
     # Both import torch, for which --help is not to wait.
     from manyheads.inputs.media import require_sense
     from manyheads.models import TEXT  # as above
@@ -211,10 +229,13 @@ def gather(
     role = labels.role_of(head)
     with talk.step("reading your text"):
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
-        table, record = measurement.study(lm, one_window, names, sinks=labels.sinks if labels.roles else None)
+        keep: tuple[inputs.Keep, ...] = ("q", "k", "lse") if say_at is None else ("q", "k", "v", "lse")
+        sinks = labels.sinks if labels.roles else None
+        table, record = measurement.study(lm, one_window, names, keep=keep, sinks=sinks)
         assert record is not None, "it was asked for"
         layer = record.stacks[head.stack][head.layer]
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
+        saying = None if say_at is None else say(lm, record, head, say_at, table.sinks)
     written = []
     if plot is not None:
         with talk.step(f"drawing {plot.name}"):
@@ -231,7 +252,10 @@ def gather(
             )
         written.append(f"{plot}, the map of {head} on this text")
     seconds = time.perf_counter() - begun
-    return HeadResult(lm, model, source, head, role, labels, layer, table, window, len(pieces), tuple(written), seconds)
+    count = len(pieces)
+    return HeadResult(
+        lm, model, source, head, role, labels, layer, table, window, count, tuple(written), saying, seconds
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -354,6 +378,10 @@ def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
     `top`: keys of each token. `leave_out`: sinks are hatched in the map and are no keys.
     """
     console = stdout_console()
+    if looked.saying is not None:
+        headline = _headline(looked, console)[:1]
+        first, *others = saying_lines(looked.saying, looked.role, console)
+        return print_sections([[*headline, *first], *others], console)
     links = find_links(looked.layer, looked.head.index, top, leave_out)
     arguments = looked.source.arguments and f" {looked.source.arguments}"
     model = looked.model.arguments

@@ -63,6 +63,14 @@ ATTENTION = (
         "A row's weights sum to 1.", "concepts/operation-and-head.md",
     ),
     Term(
+        "share", "The part of a look, or of what a head says, that is one word's; all parts make 100 %.",
+        "A word in pieces has the sum of theirs.", "howto/hear-a-head.md",
+    ),
+    Term(
+        "looks", "Where a word's look goes: the shares of its weights in one head.",
+        "Half of a look may go to a word that is hardly heard.", "howto/hear-a-head.md",
+    ),
+    Term(
         "map", "All weights of one head: a row for each token that looks, a column for each that it may look at.",
         page="concepts/operation-and-head.md",
     ),
@@ -101,6 +109,19 @@ HEADS = (
     Term(
         "output projection", "The matrix Wᴼ, which mixes the outputs of a layer's heads.",
         page="concepts/operation-and-head.md",
+    ),
+    Term(
+        "says", "What a head puts out at a word: the mean of the values that it looks at, by their shares.",
+        "Where they cancel, to less than 15% of their mean length, the head says next to nothing there.",
+        "howto/hear-a-head.md",
+    ),
+    Term(
+        "is heard", "A word's share of what a head says, along it; below 0 it speaks against the others.",
+        "w (v · o) / (o · o), for its weight w, its value v and the output o.", "howto/hear-a-head.md",
+    ),
+    Term(
+        "wrote", "A head's share of what its layer adds to the residual stream at a word, along that.",
+        "c · a / (a · a), for what the head adds, c, and the sum of all heads and the bias, a.", "howto/hear-a-head.md",
     ),
     Term(
         "sink", "A parking spot: a token that is looked at when there is nothing to find, as [CLS] often is.",

@@ -16,7 +16,7 @@ def figure(value: float | None, unit: str) -> str:
     if value is None or math.isnan(value):
         return ABSENT
     if unit.startswith("share"):
-        return f"{100 * value:.1f}%"
+        return f"{100 * value:z.1f}%"
     return f"{value:z.1f}" if unit == "tokens" or abs(value) >= 100 else f"{value:z.2f}"
 
 

@@ -47,7 +47,7 @@ from manyheads.studio.views.maps import (
     window_file,
     word_row_of,
 )
-from manyheads.studio.views.outputs import output_of
+from manyheads.studio.views.outputs import output_of, pass_of
 from manyheads.studio.views.tiles import Address
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
@@ -197,6 +197,11 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     ) -> Response:
         """What a head (L3H1) or a whole layer (L3) says at one token, and what that adds to the residual stream."""
         return _binary(output_of(desk.workspace, desk.recordings.get(recording), head, query, keys, text))
+
+    @app.get("/api/recordings/{recording}/pass/{token}", response_class=Response, responses=BINARY)
+    def forward_pass(recording: Ident, token: Place, text: TextIndex = 0) -> Response:
+        """One token's way through the layers: each head's and feed-forward's share of what the token became."""
+        return _binary(pass_of(desk.workspace, desk.recordings.get(recording), token, text))
 
     @app.get("/api/recordings/{recording}/words/{query}", response_class=Response, responses=BINARY)
     def word_row(

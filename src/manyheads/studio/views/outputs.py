@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from manyheads.circuits import Addition, Additions, HeadOutput, LayerOutput, OutputRow, additions
+from manyheads.circuits import (
+    Addition,
+    Additions,
+    HeadOutput,
+    LayerOutput,
+    OutputRow,
+    additions,
+    pass_sentence,
+    stream_shares,
+)
 from manyheads.errors import ManyHeadsError
 from manyheads.models import LoadedModel
 from manyheads.recording import LayerRecord
@@ -22,6 +31,8 @@ from manyheads.studio.views.maps import is_turned, pack
 from manyheads.studio.views.recording import units_of
 
 EDITED = "heads of this recording were edited, so what is added to the stream is not known"
+TOP_HEADS = 3  # of a layer, that are named
+ROWS = {"share": 1, "length": 2, "weight": 4}  # arrays of a forward pass with a number a head
 NO_MODEL = "the model is not loaded here, and what is added to the stream needs it"
 
 
@@ -75,6 +86,76 @@ def _stream(
 
     known = opened.passes.get_or_make((text, query), run)
     return (None, known) if isinstance(known, str) else known.of(layer.site)
+
+
+def pass_of(workspace: Workspace, opened: Opened, token: int, text: int = 0) -> bytes:
+    """One token's way through the layers: what moved its stream, and by how much. Envelope; raises NotHere.
+
+    Needs the model. Cost: two forward passes of it, and a backward pass along the stream.
+    """
+    opened.check_text(text)
+    main = opened.main
+    if not 0 <= token < main.num_queries(text):
+        raise NotHere(f"there is no token {token}: this text has {main.num_queries(text)}, counted from 0.")
+    lm = model_of(workspace, opened)
+    if opened.edited or lm is None:
+        raise NotHere(f"{EDITED if opened.edited else NO_MODEL}.")
+    return opened.outputs.get_or_make((text, "pass", token, 0, True), lambda: _pass(opened, lm, token, text))
+
+
+def _pass(opened: Opened, lm: LoadedModel, token: int, text: int) -> bytes:
+    shares = stream_shares(lm, opened.recording.tokens, token, text)
+    row_of = dict(zip(shares.components, zip(shares.shares, shares.lengths, strict=True), strict=True))
+    entries: list[dict[str, Any]] = []
+    heads: list[tuple[str, float, float, int, float]] = []  # name, share, length, where it looks most, that weight
+    states: list[ndarray] = []
+    rows: list[OutputRow] = []
+    for layer in opened.recording.stacks[opened.main.site.stack]:
+        site, begin = layer.site, len(heads)
+        stream, _ = _stream(opened, lm, layer, token, text)
+        states += [] if stream is None else [stream.before.cpu().numpy()]
+        rows.append(OutputRow(opened.recording, layer, token, text, opened.sinks(text), units_of(opened, text)))
+        for head in site.heads:
+            look = rows[-1].look(head.index)[1]
+            heads.append((str(head), *row_of[str(head)], int(look.argmax()), float(look.max())))
+        parts = [row_of[part] for part in row_of if part.startswith(f"{site} ") and not part.endswith("bias")]
+        entries.append({
+            "name": str(site),
+            "layer": site.layer,
+            "heads": sum(share for _, share, *_ in heads[begin:]),
+            "feed_forward": float(sum(share for share, _ in parts)),
+            "feed_forward_length": float(sum(length**2 for _, length in parts) ** 0.5),
+            "top": [name for name, *_ in sorted(heads[begin:], key=lambda head: -head[1])[:TOP_HEADS]],
+        })  # fmt: skip
+    moved = [entry["heads"] + entry["feed_forward"] for entry in entries]
+    best = int(np.argmax(moved))
+    top = next(head for head in heads if head[0] == entries[best]["top"][0])
+    following = [(token.text, token.probability) for token in shares.next_tokens]
+    embedding = sum(s for s, kind in zip(shares.shares, shares.kinds, strict=True) if kind == "embedding")
+    header = {
+        "token": token,
+        "heads": [name for name, *_ in heads],
+        "layers": entries,
+        "embedding": float(embedding),
+        "biases": float(shares.shares.sum() - sum(moved) - embedding),
+        "next": [{"text": written, "probability": probability} for written, probability in following],
+        "said": pass_sentence(
+            rows[best].word,
+            entries[best]["layer"],
+            moved[best],
+            top[0],
+            rows[best].name_of(top[3]),
+            following[0] if following else None,
+        ),
+        "exact": True,
+    }
+    arrays: dict[str, ndarray] = {
+        name: np.array([head[place] for head in heads], np.float32) for name, place in ROWS.items()
+    }
+    arrays["key"] = np.array([head[3] for head in heads], np.int32)
+    if len(states) == len(entries):
+        arrays["states"] = _floats(np.stack([*states, shares.final]))
+    return pack(header, **arrays)
 
 
 Packed = tuple[dict[str, Any], dict[str, ndarray]]

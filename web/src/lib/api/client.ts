@@ -92,6 +92,11 @@ export class Client {
     return this.#recording(id, `/said/${e(name)}/${token}${query({ ...options })}`, signal).then((answer) => answer.envelope());
   }
 
+  /** One token's way through the layers: each head's share of what the token became, where it looks most, and what comes next. */
+  forwardPass(id: string, token: number, text = 0, signal?: AbortSignal): Promise<Envelope> {
+    return this.#recording(id, `/pass/${token}${query({ text })}`, signal).then((answer) => answer.envelope());
+  }
+
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
     return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => answer.json());
   }

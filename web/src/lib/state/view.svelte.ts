@@ -164,6 +164,9 @@ export class View implements ViewState {
   /** Counts arrivals by address (load, back, forward, a pasted link): rooms then read their parameters again. */
   arrivals = $state(0);
 
+  /** The scene that a click opened, which begins to play; one that an address names stands still. Not in the address. */
+  started = $state<string | null>(null);
+
   /** Resolves once a packed text is unpacked: `text` is known from then on. */
   arrived: Promise<void> = Promise.resolve();
 

@@ -121,6 +121,16 @@ export class Question {
     return [...heads].sort((a, b) => value(rank(b)) - value(rank(a)));
   }
 
+  /** The head that tells most about the asked word: by its weight to the second one, or else to any other word that is no sink. */
+  telling(heads: readonly Pick<AtlasHead, "head">[]): string | null {
+    const { answer } = this;
+    if (!answer) return null;
+    const largest = (head: string) =>
+      this.to >= 0 ? this.weight(head) : Math.max(...this.words.map((_, word) => (word === this.from || this.sinks[word] ? 0 : this.weight(head, word) || 0)));
+    const ranked = heads.map(({ head }) => ({ head, value: largest(head) })).filter(({ value }) => value > 0);
+    return ranked.sort((a, b) => b.value - a.value)[0]?.head ?? null;
+  }
+
   /** Why no head links the two words, where none can; "" otherwise. */
   get refusal(): string {
     if (!this.answer || this.to < 0 || Array.from(this.#session.heads.keys()).some((head) => !Number.isNaN(this.weight(head)))) return "";

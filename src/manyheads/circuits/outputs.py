@@ -59,8 +59,9 @@ SENTENCES = {
     "blind": "{me} sees nothing here.",
     "nobody": "{me} found little to ask for: {look} of its look goes to nobody.",
     "parked": "{me} found little to ask for: {look} of its look parks on {top}, which {says} {heard} of the answer.",
-    "parked, silent": "{me} found little to ask for: {look} of its look parks on {top}, and this head says next to "
-    "nothing here.",
+    "parked, silent": (
+        "{me} found little to ask for: {look} of its look parks on {top}; this head says next to nothing."
+    ),
     "parked, unheard": "{me} found little to ask for: {look} of its look parks on {top}.",
     "silent": "{me} looks most at {top} ({look}), and this head says next to nothing here.",
     "everyone": "{me} listens to everyone a little.",
@@ -71,6 +72,8 @@ SENTENCES = {
     "unheard": "{me} looks most at {top}: {look} of the look.",
     "layer": "{looks} became one vector; the head that found {top} wrote {wrote} of it.",
     "layer, parked": "{looks} became one vector; {head} wrote {wrote} of it, more than any other.",
+    "pass": "Layer {layer} moved {me} most: {share} of what it became. There {head} looks at {top}.",
+    "pass, next": "After {me} comes {next}, the model says ({chance}). Layer {layer} moved it most: {share}.",
     "layer, unheard": "{looks} at the same text; {head} looks most firmly: {look} of its look is on {top}.",
 }
 """The closing sentences. `me`, `top` and `loudest` are words in quotes, special tokens without; the rest are shares."""
@@ -435,9 +438,13 @@ class OutputRow:
     def _word(self) -> str:
         """The asking word, as it is called in a sentence."""
         if not self.layer.crosses and self.key_tokens is not None:
-            return next(name for name, members in zip(self.names, self.members, strict=True) if self.query in members)
+            return self.name_of(self.query)
         tokens = self.layer.tokens.text(self.text)
         return f'"{readable(tokens)[self.query]}"' if tokens.pieces else f"place {self.query}"
+
+    def name_of(self, key: int) -> str:
+        """The word of a key, as it is called in a sentence."""
+        return next(name for name, members in zip(self.names, self.members, strict=True) if key in members)
 
     def visible_to(self, head: int) -> Bool[Tensor, "n"]:
         """Which keys a head sees from here."""
@@ -686,7 +693,7 @@ def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool
         figures = FIGURES["parked"].format(top=spot.name, look=share(spot.look), heard=share(spot.heard))
     elif len(by_look) > 1 and kind in ("answered", "itself", "another", "silent", "unheard"):
         second = by_look[1]
-        form = "look" if unheard else "next"
+        form = "look" if unheard or silent else "next"
         words = {"top": second.name, "look": share(second.look)} | ({} if unheard else {"heard": share(second.heard)})
         figures = FIGURES[form].format(**words)
     return sentence, figures
@@ -726,3 +733,19 @@ def layer_sentence(
     listed = ", ".join(f"H{heads[head].index} {share(float(wrote[head]))}" for head in order[:3])
     how = "alone" if float(wrote[order[0]]) < PARKED else "most"
     return sentence, FIGURES[how].format(heads=listed)
+
+
+def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, following: tuple[str, float] | None) -> str:
+    """The closing sentence of a forward pass at one word.
+
+    - `me`: the word, as it is called.
+    - `layer`, `moved`: the layer whose heads and feed-forward are most of what the word became, and their share.
+    - `head`, `top`: the head with the largest share there, and where it looks most.
+    - `following`: the likeliest next word and its probability, of a model that goes on with a text.
+    """
+    words = {"me": me, "layer": layer, "share": share(moved), "head": head, "top": top}
+    if following is None:
+        return SENTENCES["pass"].format(**words)
+    written, probability = following
+    words |= {"next": f'"{written.strip() or written}"', "chance": share(probability)}
+    return SENTENCES["pass, next"].format(**words)

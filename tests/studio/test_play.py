@@ -1,0 +1,256 @@
+"""Scenes that play: every number that a pointer reads on the stage is the model's own, at every moment nothing overlaps,
+and keys, addresses, readers without motion and readers without eyes are served.
+
+The oracle is the model's own modules, run here by stock transformers: no code of the library's.
+"""
+
+import re
+from importlib.resources import files
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+import torch
+from playwright.sync_api import expect
+
+from manyheads.models.loading import find_bundled
+from tests.studio.driving import assert_nothing_past_the_edge, fragment
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+IT, LAYER, HEAD, WIDTH, NUM_HEADS = 10, 3, 1, 32, 12
+SIZES = [(1440, 900), (1920, 1080), (1280, 720), (960, 600), (768, 1024), (390, 844)]
+ATOL = 1e-4
+# Every text that reaches the canvas, with the rectangle of its ink.
+WATCH = """() => {
+  if (globalThis.written) return;
+  globalThis.written = [];
+  const fill = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+    if (this.globalAlpha > 0.05) {
+      const ink = this.measureText(text), align = this.textAlign;
+      const left = align === "center" ? x - ink.width / 2 : align === "right" ? x - ink.width : x;
+      written.push([text, left, y - ink.actualBoundingBoxAscent, left + ink.width, y + ink.actualBoundingBoxDescent]);
+    }
+    return fill.call(this, text, x, y);
+  };
+}"""
+AT = """([t]) => {
+  const player = document.querySelector("[data-testid=play-stage]").player;
+  written.length = 0;
+  player.stage.clear();
+  player.scene.draw(player.stage, t);
+  return { texts: written.slice(), width: player.stage.width, height: player.stage.height };
+}"""
+READ = """([t]) => {
+  const { stage, scene, seek } = document.querySelector("[data-testid=play-stage]").player;
+  seek(t);
+  const words = new Set();
+  for (const { rect, words: at } of stage.spots) {
+    for (let y = rect.y + 0.4; y < rect.y + rect.h; y += 1.1) {
+      for (let x = rect.x + 0.4; x < rect.x + rect.w; x += Math.max(1.1, rect.w / 400)) words.add(at(x, y));
+      if (rect.h < 2) break;
+    }
+  }
+  return [...words];
+}"""
+STILLS = """() => {
+  const { scene } = document.querySelector("[data-testid=play-stage]").player;
+  return [...scene.chapters.slice(1).map(({ at }) => at - 0.02), scene.end];
+}"""
+NUMBER = r"(−?\d+(?:\.\d+)?)"
+
+
+def number(text):
+    return float(text.replace("−", "-"))
+
+
+@pytest.fixture(scope="module")
+def bert():
+    """What the bundled model's own modules compute in layer 3: q, k, v by head, the stream before, the projection."""
+    from transformers import AutoModel, AutoTokenizer
+
+    place = find_bundled("minilm")
+    model = AutoModel.from_pretrained(place, attn_implementation="eager").eval().double()
+    inputs = AutoTokenizer.from_pretrained(place)(SENTENCE, return_tensors="pt")
+    with torch.no_grad():
+        before = model(**inputs, output_hidden_states=True).hidden_states[LAYER][0]
+        attention = model.encoder.layer[LAYER].attention
+        own = attention.self
+        q, k, v = (
+            project(before).reshape(len(before), NUM_HEADS, WIDTH).transpose(0, 1).numpy()
+            for project in (own.query, own.key, own.value)
+        )
+        dense = attention.output.dense
+        weight, bias = dense.weight.T.reshape(NUM_HEADS, WIDTH, -1).detach().numpy(), dense.bias.detach().numpy()
+    scores = np.einsum("hqd,hkd->hqk", q, k) / np.sqrt(WIDTH)
+    shares = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    out = shares @ v
+    return {
+        "q": q, "k": k, "v": v, "scores": scores, "shares": shares, "out": out, "before": before.numpy(), "bias": bias,
+        "adds": np.einsum("hqf,hfm->hqm", out, weight),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def play(new_page, studio):
+    """`play("head/L3H1", play="word", pin=10)`: the page with a scene that stands still, its texts watched."""
+
+    def opened(path, text=SENTENCE, model="minilm", size=(1440, 900), theme="light", **params):
+        page = new_page(color_scheme=theme, reduced_motion=params.pop("reduced_motion", "no-preference"))
+        page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+        page.goto(f"{studio.address}/#/{path}?{urlencode({'model': model, 'text': text, **params})}")
+        ready(page)
+        return page
+
+    return opened
+
+
+def ready(page):
+    page.wait_for_function("() => document.querySelector('[data-testid=play-stage]')?.player?.stage.width > 0")
+    page.evaluate(WATCH)
+
+
+def read_all(page, *moments):
+    """Everything that a pointer can read on the stage at these moments."""
+    return [words for t in moments for words in page.evaluate(READ, [t])]
+
+
+def numbers_of(read, pattern, *shape):
+    """The numbers of spots, by the numbers of their places (from 1): an array without holes."""
+    values = np.full(shape, np.nan)
+    for words in read:
+        if match := re.match(pattern, words):
+            *place, value = match.groups()
+            values[tuple(int(each) - 1 for each in place)] = number(value)
+    assert not np.isnan(values).any(), f"{pattern}: {np.isnan(values).sum()} of {values.size} not read"
+    return values
+
+
+def stills_of(page):
+    return page.evaluate(STILLS)
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_every_number_of_one_word_is_the_models_own(play, bert):
+    page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=IT)
+    # The working of one key stands still while the query stops there; the stream's sum is there at the end.
+    read = read_all(page, 3.2, *stills_of(page))
+    values = {name: bert[name][HEAD] for name in ("q", "k", "v")}
+    shares, scores, out = bert["shares"][HEAD, IT], bert["scores"][HEAD, IT], bert["out"][HEAD, IT]
+    close = lambda got, want: np.testing.assert_allclose(got, want, atol=ATOL)  # noqa: E731
+    close(numbers_of(read, rf"query of “it”, number (\d+) of 32: {NUMBER}", WIDTH), values["q"][IT])
+    animal = 2
+    close(numbers_of(read, rf"key of “animal”, number (\d+) of 32: {NUMBER}", WIDTH), values["k"][animal])
+    products = values["q"][IT] * values["k"][animal]
+    close(numbers_of(read, rf"q × k of “animal”, number (\d+) of 32: {NUMBER}", WIDTH), products)
+    close(numbers_of(read, rf"value of “animal”, number (\d+) of 32: {NUMBER}", WIDTH), values["v"][animal])
+    close(numbers_of(read, rf"output, number (\d+) of 32: {NUMBER}", WIDTH), out)
+    m = len(bert["bias"])
+    close(numbers_of(read, rf"what head 1 adds, number (\d+) of 384: {NUMBER}", m), bert["adds"][HEAD, IT])
+    close(numbers_of(read, rf"“it” before, number (\d+) of 384: {NUMBER}", m), bert["before"][IT])
+    after = numbers_of(read, rf"number (\d+) of 384\n[^=]*= {NUMBER}", m)
+    close(after, bert["before"][IT] + bert["adds"][HEAD, IT])
+    rows = (
+        page.get_by_test_id("play-table")
+        .locator("tbody tr")
+        .evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
+    )
+    assert len(rows) == len(shares)
+    close([number(row[1]) for row in rows], scores)
+    close([number(row[2]) for row in rows], shares)
+    close([number(row[3]) for row in rows], shares * (values["v"] @ out) / (out @ out))
+    expect(page.get_by_test_id("play-headline")).to_have_text(
+        "“it” asked and “animal” answered: 68 % of the look, 91 % of what this head says."
+    )
+
+
+def test_every_number_of_the_layer_is_the_models_own(play, bert):
+    page = play(f"head/L{LAYER}H{HEAD}", show="layer", pin=IT)
+    read = read_all(page, *stills_of(page))
+    m, shares, adds = len(bert["bias"]), bert["shares"][:, IT], bert["adds"][:, IT]
+    close = lambda got, want: np.testing.assert_allclose(got, want, atol=ATOL)  # noqa: E731
+    for head in (0, HEAD, 11):
+        close(numbers_of(read, rf"query of “it” in H{head}, number (\d+) of 32: {NUMBER}", WIDTH), bert["q"][head, IT])
+        close(numbers_of(read, rf"answer of H{head}, number (\d+) of 32: {NUMBER}", WIDTH), bert["out"][head, IT])
+    total = adds.sum(0) + bert["bias"]
+    close(numbers_of(read, rf"number (\d+) of 384: {NUMBER} =\n(?:.*\n)*.*H11", m), total)
+    close(numbers_of(read, rf"number (\d+) of 384\n[^=]*= {NUMBER}", m), bert["before"][IT] + total)
+    rows = (
+        page.get_by_test_id("play-table")
+        .locator("tbody tr")
+        .evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
+    )
+    close([number(row[2]) for row in rows], shares.max(-1))
+    close([number(row[3]) for row in rows], adds @ total / (total @ total))
+    looks = numbers_of(
+        [words.replace("“", "").replace("”", "") for words in read],
+        rf"H{HEAD}: it → animal\nshare of the look {NUMBER}",
+    )
+    close(looks, shares[HEAD, 2])
+    for words in ("12 × 32 = 384", "384 × 384", "16 × 16", "16 × 32"):
+        assert any(text == words for text, *_ in page.evaluate(AT, [stills_of(page)[-1]])["texts"]), words
+
+
+# ------------------------------------------------------------------------------------------------ words that do not fit
+
+
+def collisions(page, where):
+    """Texts at each still that lie on each other or beyond the stage."""
+    wrong = []
+    for t in stills_of(page):
+        drawn = page.evaluate(AT, [t])
+        texts = drawn["texts"]
+        assert texts, where
+        for i, (text, left, top, right, bottom) in enumerate(texts):
+            if left < -0.5 or top < -0.5 or right > drawn["width"] + 0.5 or bottom > drawn["height"] + 0.5:
+                wrong.append(f"{where} at {t:.2f}: {text!r} is cut off")
+            for other, x0, y0, x1, y1 in texts[i + 1 :]:
+                if left + 0.5 < x1 and x0 + 0.5 < right and top + 0.5 < y1 and y0 + 0.5 < bottom:
+                    wrong.append(f"{where} at {t:.2f}: {text!r} on {other!r}")
+    return wrong
+
+
+def test_no_text_overlaps_or_is_cut_off_in_six_sizes(play):
+    wrong = []
+    page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=IT)
+    for scene in ("word", "layer"):
+        page.evaluate(
+            "hash => (location.hash = hash)",
+            f"#/head/L{LAYER}H{HEAD}?{urlencode({'model': 'minilm', 'text': SENTENCE, 'play': scene, 'pin': IT})}",
+        )
+        page.wait_for_selector(f"[data-scene={scene}]")
+        for size in SIZES:
+            resize(page, size)
+            for theme in ("light", "dark"):
+                page.emulate_media(color_scheme=theme)
+                page.wait_for_selector(f"[data-theme={theme}]")
+                wrong += collisions(page, f"{scene} {size} {theme}")
+            assert_nothing_past_the_edge(page, f"{scene} {size}")
+    assert not wrong, "\n".join(wrong)
+
+
+def resize(page, size):
+    page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
+    page.wait_for_function(
+        "() => { const { stage, canvas } = { ...document.querySelector('[data-testid=play-stage]').player,"
+        " canvas: document.querySelector('[data-testid=play-stage]') };"
+        " return Math.abs(stage.width - canvas.clientWidth) < 1 && Math.abs(stage.height - canvas.clientHeight) < 1; }"
+    )
+    page.wait_for_timeout(200)  # a phone asks for fewer columns of a long text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["minilm", "smollm2"])
+def test_no_text_overlaps_for_other_words_and_long_texts(play, model):
+    long = f"{SENTENCE[:-1]}, and the dog that had been following it all morning through the quiet village stopped as well."
+    wrong = []
+    for text, words in ((SENTENCE, (2, 8, 9, 12)), (long, (1, 20, 29))):
+        for word in words:
+            for scene in ("word", "layer"):
+                page = play("head/L3H1", text, model, play=scene, pin=word)
+                for size in SIZES:
+                    resize(page, size)
+                    wrong += collisions(page, f"{model} {scene} of token {word} of {len(text)}, {size}")
+    assert not wrong, "\n".join(wrong)
