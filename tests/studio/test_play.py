@@ -97,9 +97,7 @@ def play(new_page, studio):
     """`play("head/L3H1", play="word", pin=10)`: the page with a scene that stands still, its texts watched."""
 
     def opened(path, text=SENTENCE, model="minilm", size=(1440, 900), theme="light", **params):
-        page = new_page(
-            color_scheme=theme, reduced_motion=params.pop("reduced_motion", "no-preference")
-        )
+        page = new_page(color_scheme=theme, reduced_motion=params.pop("reduced_motion", "no-preference"))
         page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
         page.goto(f"{studio.address}/#/{path}?{urlencode({'model': model, 'text': text, **params})}")
         ready(page)
@@ -155,8 +153,10 @@ def test_every_number_of_one_word_is_the_models_own(play, bert):
     close(numbers_of(read, rf"“it” before, number (\d+) of 384: {NUMBER}", m), bert["before"][IT])
     after = numbers_of(read, rf"number (\d+) of 384\n[^=]*= {NUMBER}", m)
     close(after, bert["before"][IT] + bert["adds"][HEAD, IT])
-    rows = page.get_by_test_id("play-table").locator("tbody tr").evaluate_all(
-        "all => all.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    rows = (
+        page.get_by_test_id("play-table")
+        .locator("tbody tr")
+        .evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
     )
     assert len(rows) == len(shares)
     close([number(row[1]) for row in rows], scores)
@@ -178,8 +178,10 @@ def test_every_number_of_the_layer_is_the_models_own(play, bert):
     total = adds.sum(0) + bert["bias"]
     close(numbers_of(read, rf"number (\d+) of 384: {NUMBER} =\n(?:.*\n)*.*H11", m), total)
     close(numbers_of(read, rf"number (\d+) of 384\n[^=]*= {NUMBER}", m), bert["before"][IT] + total)
-    rows = page.get_by_test_id("play-table").locator("tbody tr").evaluate_all(
-        "all => all.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    rows = (
+        page.get_by_test_id("play-table")
+        .locator("tbody tr")
+        .evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
     )
     close([number(row[2]) for row in rows], shares.max(-1))
     close([number(row[3]) for row in rows], adds @ total / (total @ total))
@@ -215,7 +217,10 @@ def test_no_text_overlaps_or_is_cut_off_in_six_sizes(play):
     wrong = []
     page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=IT)
     for scene in ("word", "layer"):
-        page.evaluate("hash => (location.hash = hash)", f"#/head/L{LAYER}H{HEAD}?{urlencode({'model': 'minilm', 'text': SENTENCE, 'play': scene, 'pin': IT})}")
+        page.evaluate(
+            "hash => (location.hash = hash)",
+            f"#/head/L{LAYER}H{HEAD}?{urlencode({'model': 'minilm', 'text': SENTENCE, 'play': scene, 'pin': IT})}",
+        )
         page.wait_for_selector(f"[data-scene={scene}]")
         for size in SIZES:
             resize(page, size)
@@ -239,10 +244,11 @@ def resize(page, size):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["minilm", "smollm2"])
-def test_no_text_overlaps_for_other_words_and_long_texts(play, model):
+def test_no_text_overlaps_for_other_words_and_long_texts(play, studio, model):
     long = f"{SENTENCE[:-1]}, and the dog that had been following it all morning through the quiet village stopped as well."
     wrong = []
     for text, words in ((SENTENCE, (2, 8, 9, 12)), (long, (1, 20, 29))):
+        studio.open(text, model)  # a large model takes longer to load than a page may wait
         for word in words:
             for scene in ("word", "layer"):
                 page = play("head/L3H1", text, model, play=scene, pin=word)
@@ -300,6 +306,7 @@ def test_a_scene_is_driven_by_keys_and_the_address_holds_the_moment(play, bert):
     expect(page.get_by_test_id("player")).to_have_attribute("data-scene", "word")
     page.keyboard.press("Escape")
     expect(page.get_by_test_id("map-frame")).to_be_visible()
+    page.wait_for_function("() => !location.hash.includes('play=')")
     path, params = fragment(page)
     assert (path, params["pin"]) == (f"head/L{LAYER}H{HEAD}", str(IT)) and not {"play", "t"} & set(params)
     # The row is still kept: Space plays it. (The map has the focus now, as it had before.)

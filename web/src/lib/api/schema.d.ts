@@ -1,4 +1,4 @@
-// openapi.json sha256:da102567d979215956fd215a452e522ca0a35b10ceb11d945923ee256c15ae8e
+// openapi.json sha256:8357484965d371378f65e1a69936e5e8b827749418009bda534b9d8b840983f6
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -134,6 +134,26 @@ export interface paths {
          * @description Carry out a plan on a text, beside random sets of as many heads.
          */
         post: operations["run_experiment"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/experiments/blend": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Blend Heads
+         * @description Let all heads of each layer use more and more of one head's map, in eleven steps.
+         */
+        post: operations["blend_heads"];
         delete?: never;
         options?: never;
         head?: never;
@@ -605,6 +625,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/recordings/{recording}/swap": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Swap Word
+         * @description Read a text with one word changed: what another word's looks become.
+         */
+        post: operations["swap_word"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/recordings/{recording}/table": {
         parameters: {
             query?: never;
@@ -849,6 +889,16 @@ export interface components {
             wrong: string;
         };
         /**
+         * Alternatives
+         * @description A word of a model's sample, where it stands last, and words to put in its place.
+         */
+        Alternatives: {
+            /** Word */
+            word: string;
+            /** Words */
+            words: string[];
+        };
+        /**
          * AnswerToken
          * @description An answer: the token that stands for it, and that token's probability on the clean and on the corrupted text.
          */
@@ -935,6 +985,79 @@ export interface components {
              * @enum {string}
              */
             step: "average";
+        };
+        /**
+         * Blend
+         * @description All heads on their way to one map, in eleven steps.
+         *
+         *     `maps`: base64 of uint16, little-endian, [11, heads, side, side] of `layer`: a share is u / 65,534, 65,535 is a cell
+         *     that is not seen; `exact` unless the text is longer than `side`, and a cell is then the mean of a block.
+         *     `items`: the example sentences, or the tokens that are among the likeliest at some step, by `kind`.
+         */
+        Blend: {
+            /** Exact */
+            exact: boolean;
+            /** Heads */
+            heads: string[];
+            /** Items */
+            items: string[];
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "neighbours" | "guesses" | "";
+            /** Layer */
+            layer: string;
+            /**
+             * Layers
+             * @description the layers whose maps can be asked for
+             */
+            layers: string[];
+            /** Maps */
+            maps: string;
+            /** Model */
+            model: string;
+            /** Side */
+            side: number;
+            /** Steps */
+            steps: components["schemas"]["BlendStep"][];
+            /** Text */
+            text: string;
+            /** Tokens */
+            tokens: components["schemas"]["Token"][];
+        };
+        /**
+         * BlendAsk
+         * @description A text to read with heads that use more and more of their layer's head 0. `layer`: whose maps, as "L2".
+         */
+        BlendAsk: {
+            /** Layer */
+            layer?: string | null;
+            /** Model */
+            model: string;
+            /** Text */
+            text: string;
+        };
+        /**
+         * BlendStep
+         * @description One tenth of the way: `share` of head 0's weights in every head.
+         *
+         *     `values` is of each of `Blend.items`; `kept` is the cosine of the text's embedding with that as it was, of a model
+         *     that embeds, `loss` the mean loss (nats a token) of a language model; null where there is none.
+         */
+        BlendStep: {
+            /** Figures */
+            figures: string;
+            /** Headline */
+            headline: string;
+            /** Kept */
+            kept: number | null;
+            /** Loss */
+            loss: number | null;
+            /** Share */
+            share: number;
+            /** Values */
+            values: number[];
         };
         /**
          * CacheLine
@@ -1200,6 +1323,11 @@ export interface components {
              */
             heads: string;
             /**
+             * Share
+             * @default 1
+             */
+            share: number;
+            /**
              * Source
              * @example L3H7, L5
              */
@@ -1309,13 +1437,28 @@ export interface components {
             before: number | null;
             /** Before Recording */
             before_recording: string;
+            /**
+             * Beside
+             * @description what random heads do, or why there are none, in a line; empty where nothing changes
+             */
+            beside: string;
             /** Change */
             change: number;
             /** Control */
             control: number[];
+            /**
+             * Control Guesses
+             * @description the probability of the likeliest next token under each random set; empty without guesses
+             */
+            control_guesses: number[];
             diversity: components["schemas"]["DiversityChange"];
             /** Guesses */
             guesses: components["schemas"]["Guess"][];
+            /**
+             * Headline
+             * @description what changed, in plain words
+             */
+            headline: string;
             /** High */
             high: number | null;
             /** Id */
@@ -1342,11 +1485,6 @@ export interface components {
             plan: (components["schemas"]["AblateStep"] | components["schemas"]["ScaleStep"] | components["schemas"]["AverageStep"] | components["schemas"]["CopyStep"] | components["schemas"]["SkipStep"] | components["schemas"]["SkipPositionsStep"])[];
             /** Plan Words */
             plan_words: string;
-            /**
-             * Seen
-             * @description what changed of guesses or neighbours, in a sentence; empty without either
-             */
-            seen: string;
             /** Share Of Controls Above */
             share_of_controls_above: number | null;
             /** Text */
@@ -1699,11 +1837,11 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "pruning" | "cell" | "pair" | "patching" | "writing" | "paths" | "circuit";
+            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "blend" | "pruning" | "cell" | "swap" | "pair" | "patching" | "writing" | "paths" | "circuit";
             problem: components["schemas"]["Problem"] | null;
             progress: components["schemas"]["Progress"];
             /** Result */
-            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Experiment"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | {
+            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Swap"] | components["schemas"]["Experiment"] | components["schemas"]["Blend"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | {
                 [key: string]: components["schemas"]["JsonValue"];
             } | null;
             /** Seconds */
@@ -1924,10 +2062,10 @@ export interface components {
         };
         /**
          * LiveCell
-         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened;
-         *     `wide`: shown below its text, not beside it.
+         * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
          *
-         *     `page_part`: the page's own part that computes it and stands in its place, "" where there is none.
+         *     `wide`: shown below its text, not beside it. `page_part`: the page's own part that computes it and stands in its
+         *     place, "" where there is none.
          */
         LiveCell: {
             /**
@@ -1968,7 +2106,7 @@ export interface components {
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
          *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
-         *     at the first visit to that text; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
+         *     at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
          *     no tokens.
          */
         ModelEntry: {
@@ -1984,6 +2122,7 @@ export interface components {
             question: components["schemas"]["Question"] | null;
             /** Sample */
             sample: string;
+            swap: components["schemas"]["Alternatives"] | null;
             /** Title */
             title: string;
             /** Unavailable */
@@ -2715,6 +2854,75 @@ export interface components {
             title: string;
             /** Unit */
             unit: string;
+        };
+        /**
+         * Swap
+         * @description What one word's looks become when another word is changed; see `manyheads.measurement` WordSwap.
+         *
+         *     `query`, `place`: numbers of the word that asks and of the changed one among `words`; `begins`: each word's first
+         *     token. `links`: the words that the sentence is about. `beside`: the head of the last row, where that was not asked
+         *     for. `after_recording` can be opened like any other.
+         */
+        Swap: {
+            /** After Recording */
+            after_recording: string;
+            /** Begins */
+            begins: number[];
+            /** Beside */
+            beside: string | null;
+            /** Figures */
+            figures: string;
+            /**
+             * Linked
+             * @description what the first head does before the change, in a sentence
+             */
+            linked: string;
+            /** Links */
+            links: number[];
+            /** New */
+            new: string;
+            /** Place */
+            place: number;
+            /** Query */
+            query: number;
+            /** Recording */
+            recording: string;
+            /** Rows */
+            rows: components["schemas"]["SwapRow"][];
+            /** Said */
+            said: string;
+            /** Special */
+            special: boolean[];
+            /** Text */
+            text: string;
+            /** Words */
+            words: string[];
+        };
+        /**
+         * SwapAsk
+         * @description One word of a recording's text changed. `at`, `query`: tokens of that word, and of the one that asks.
+         */
+        SwapAsk: {
+            /** At */
+            at: number;
+            /** Heads */
+            heads: string[];
+            /** Query */
+            query: number;
+            /** Word */
+            word: string;
+        };
+        /**
+         * SwapRow
+         * @description One head's row of the asking word: the share of each word, before and after.
+         */
+        SwapRow: {
+            /** After */
+            after: number[];
+            /** Before */
+            before: number[];
+            /** Head */
+            head: string;
         };
         /**
          * TellingLink
@@ -3498,6 +3706,102 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["ExperimentAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    blend_heads: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BlendAsk"];
             };
         };
         responses: {
@@ -5793,6 +6097,104 @@ export interface operations {
                 };
                 content: {
                     "application/vnd.manyheads.arrays": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    swap_word: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                recording: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SwapAsk"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
                 };
             };
             /** @description Bad Request */
