@@ -11,6 +11,7 @@ import manyheads as mh
 from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
 from manyheads.measurement import HeadRows, WordSwap, changed_text, word_swap
+from manyheads.models.loading import find_bundled
 from tests.interventions.surgeries import loaded
 from tests.models.eager import draw
 from tests.refusals import refuses
@@ -36,7 +37,7 @@ def words_by_hand(lm, text, layer, head, row_words, groups):
     """A head's row of one word over groups of tokens: columns summed, rows averaged."""
     from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(lm.source, attn_implementation="eager").eval()
+    model = AutoModel.from_pretrained(find_bundled("minilm"), attn_implementation="eager").eval()
     with torch.no_grad():
         maps = model(**lm.tokenizer(text, return_tensors="pt"), output_attentions=True).attentions[layer][0, head]
     row = maps[row_words].double().mean(0)
