@@ -1,8 +1,8 @@
-"""Scenes 3 to 5 in a browser: the numbers that they show are the library's, no text touches another in six sizes, and readers who
-want no motion step from still to still.
+"""Scenes 3 to 5 in a browser: their numbers are the library's, no text touches another in six sizes, and readers who want
+no motion step from still to still.
 
-Oracles: eager maps of stock transformers (rows before and after a changed word), `stream_shares` (what moves a token), and
-the weights mixed by hand from stock maps for heads made alike, of the first layer, which reads nothing that was changed.
+Oracles: eager maps of stock transformers (rows before and after a changed word), `stream_shares` (what moves a token),
+and weights mixed by hand from stock maps for heads made alike, in the first layer, which reads nothing that was changed.
 """
 
 import re
@@ -33,13 +33,15 @@ TEXTS = """(canvas, t) => {
   prototype.fillText = function (words, x, y) {
     const { width, actualBoundingBoxAscent: up, actualBoundingBoxDescent: down } = this.measureText(words);
     const left = this.textAlign === "center" ? x - width / 2 : this.textAlign === "right" ? x - width : x;
-    if (this.globalAlpha > 0.05 && this.canvas === canvas) texts.push({ words, left, right: left + width, top: y - up, bottom: y + down });
+    const box = { words, left, right: left + width, top: y - up, bottom: y + down };
+    if (this.globalAlpha > 0.05 && this.canvas === canvas) texts.push(box);
     fill.call(this, words, x, y);
   };
   canvas.player.stage.clear();
   canvas.player.scene.draw(canvas.player.stage, t);
   prototype.fillText = fill;
-  const bad = texts.filter(({ left, right, top, bottom }) => left < -1 || top < -1 || right > canvas.clientWidth + 1 || bottom > canvas.clientHeight + 1)
+  const [width, height] = [canvas.clientWidth + 1, canvas.clientHeight + 1];
+  const bad = texts.filter(({ left, right, top, bottom }) => left < -1 || top < -1 || right > width || bottom > height)
     .map(({ words }) => `${words} is cut off`);
   texts.forEach((a, i) => texts.slice(i + 1).forEach((b) => {
     const over = a.left < b.right - 0.5 && b.left < a.right - 0.5 && a.top < b.bottom - 0.5 && b.top < a.bottom - 0.5;
@@ -67,8 +69,10 @@ def played(new_page, studio):
 
 def rows_of(page):
     """The table of a scene that a screen reader reads: a list of rows."""
-    return page.get_by_test_id("play-table").locator("tbody tr").evaluate_all(
-        "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    return (
+        page.get_by_test_id("play-table")
+        .locator("tbody tr")
+        .evaluate_all("rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))")
     )
 
 
@@ -168,13 +172,16 @@ def test_heads_slide_onto_one_map_as_their_weights_are_mixed(new_page, studio, e
     for percent in (0, 30, 100):
         page.get_by_test_id("alike-slider").fill(str(percent))
         expect(page.get_by_test_id("alike-share")).to_have_text(f"{percent} %")
-        page.wait_for_function("([stage, l]) => stage.player.scene.data.layer === l", arg=[stage.element_handle(), "L0"])
+        page.wait_for_function(
+            "([stage, l]) => stage.player.scene.data.layer === l", arg=[stage.element_handle(), "L0"]
+        )
         shown = stage.evaluate("(canvas, tenth) => [...canvas.player.scene.maps[tenth]]", percent // 10)
         want = (1 - percent / 100) * own + percent / 100 * own[:1]
         assert np.abs(np.array(shown).reshape(want.shape) - want).max() < 1e-4
         begin = "Each head has its own map." if not percent else f"{percent} % alike: "
         expect(page.get_by_test_id("play-headline")).to_have_text(re.compile(f"^{begin}"))
-    assert fragment(page)[1]["play"] == "alike" or page.wait_for_timeout(400) is None
+    page.wait_for_timeout(400)  # the address settles
+    assert fragment(page)[1]["play"] == "alike"
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
         for moment in stage.evaluate(STILLS):
