@@ -503,7 +503,8 @@ def test_no_sentence_has_a_number_in_powers_of_ten(fresh):
     said = " ".join([sentence(tiny), *headline(tiny, spec)])
     assert not re.search(r"\de[-+−]?\d", said), said
     values = [0.0, 1e-12, -4.25e-06, 0.0123456, 0.41666, 12.345, 1234.5, 1.2e7]
-    assert [plain(value) for value in values] == ["0", "0", "-0.00000425", "0.0123", "0.417", "12.3", "1,234", "12,000,000"]
+    written = ["0", "0", "-0.00000425", "0.0123", "0.417", "12.3", "1,234", "12,000,000"]
+    assert [plain(value) for value in values] == written
 
 
 def pruning(heads="L1H1, L1H3", name="smaller", **more):
@@ -598,11 +599,11 @@ def test_what_was_written_computes_what_the_model_with_zeroed_columns_does(fresh
     assert found.parameters_after == sum(each.numel() for each in small.parameters())
 
 
-# -------------------------------------------------------------------------------------------------- all heads made alike
+# ------------------------------------------------------------------------------------------------- all heads made alike
 
 
 def blended_by_hand(model, inputs, share):
-    """Eager maps [layer, h, q, k] and last states of BERT whose heads take a share of head 0's weights, layer by layer."""
+    """Eager maps [layer, h, q, k] and last states of a BERT whose heads take a share of their layer's head 0."""
     x = model.embeddings(input_ids=inputs["input_ids"])
     maps = []
     for layer in model.encoder.layer:
@@ -643,9 +644,16 @@ def test_heads_made_alike_are_those_of_an_eager_forward_by_hand_at_every_tenth(m
                     near = blended_by_hand(minilm.model, other, float(share))[1].mean(0).double()
                     assert value == pytest.approx(float(torch.cosine_similarity(now, near, dim=0)), abs=1e-4)
     assert np.ptp(maps[10], 0).max() < 1e-4 < np.ptp(maps[5], 0).max(), "at the end all maps are one"
-    assert (found.layer, found.kind, found.exact, found.layers) == ("L3", "neighbours", True, [f"L{n}" for n in range(6)])
+    assert (found.layer, found.kind, found.exact, found.layers) == (
+        "L3",
+        "neighbours",
+        True,
+        [f"L{n}" for n in range(6)],
+    )
     assert found.items == list(EXAMPLE_SENTENCES) and found.steps[0].headline.startswith("Each head has its own map")
-    assert all(step.headline.startswith(f"{n} % alike: ") for n, step in zip(range(10, 101, 10), found.steps[1:], strict=True))
+    assert all(
+        step.headline.startswith(f"{n} % alike: ") for n, step in zip(range(10, 101, 10), found.steps[1:], strict=True)
+    )
     assert max(done for _, done, _ in told) + 1 == {total for *_, total in told}.pop()
 
 
@@ -662,8 +670,12 @@ def test_heads_of_a_language_model_made_alike_change_its_likeliest_tokens(fresh)
         assert np.allclose(found.steps[step].values, want, atol=SAME)
         assert found.steps[step].loss == pytest.approx(float(losses(logits, inputs["input_ids"][0]).mean()), abs=SAME)
         assert set(likely.topk(5).indices.tolist()) <= {names[item] for item in found.items}
-    assert found.kind == "guesses" and np.isnan(levels_of(found)[:, :, 0, 1]).all(), "a causal map hides what comes later"
-    refuses(HeadError, "there is no layer L9 with two heads or more: name one of L0, L1, L2", blend.run, lm, BlendAsk(model="m", text=TEXT, layer="L9"), progress=quiet)  # fmt: skip
+    assert found.kind == "guesses" and np.isnan(levels_of(found)[:, :, 0, 1]).all(), (
+        "a causal map hides what comes later"
+    )
+    absent = BlendAsk(model="m", text=TEXT, layer="L9")
+    words = "there is no layer L9 with two heads or more: name one of L0, L1, L2"
+    refuses(HeadError, words, blend.run, lm, absent, progress=quiet)
 
 
 def test_maps_of_a_long_text_are_means_of_blocks(fresh):

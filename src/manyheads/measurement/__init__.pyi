@@ -18,7 +18,7 @@ from .table_and_recording import NextTokens as NextTokens
 from .table_and_recording import SampleLink as SampleLink
 from .table_and_recording import spelled as spelled
 from .table_and_recording import study as study
-from .word_swap import HeadRows as HeadRows
-from .word_swap import WordSwap as WordSwap
-from .word_swap import changed_text as changed_text
-from .word_swap import word_swap as word_swap
+from .word_change import HeadRows as HeadRows
+from .word_change import WordSwap as WordSwap
+from .word_change import changed_text as changed_text
+from .word_change import word_swap as word_swap

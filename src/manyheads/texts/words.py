@@ -206,7 +206,7 @@ def _spell_bytes(piece: str) -> bytes:
 
 
 def byte_piece(piece: str) -> str:
-    """A piece that is part of a character, as its bytes: of a byte-level vocabulary, or of one that falls back to bytes.
+    """A piece that is part of a character, as its bytes, of a byte-level vocabulary or of one that falls back to bytes.
 
     >>> byte_piece("âĢ"), byte_piece("<0xE2>")
     ('\\\\xe2\\\\x80', '\\\\xe2')

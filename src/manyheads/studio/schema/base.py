@@ -85,8 +85,8 @@ class ModelEntry(AnswerBody):
     """A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
 
     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
-    at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
-    no tokens.
+    at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null
+    of a bundled model that predicts no tokens.
     """
 
     name: str

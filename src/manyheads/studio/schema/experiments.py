@@ -95,7 +95,7 @@ class Experiment(AnswerBody):
     diversity: DiversityChange
     verdict: EffectVerdict
     headline: str = Field(description="what changed, in plain words")
-    beside: str = Field(description="what random heads do, or why there are none, in a line; empty where nothing changes")
+    beside: str = Field(description="what random heads do, or why there are none; empty where nothing changes")
     before_recording: str
     after_recording: str
     words: str

@@ -15,14 +15,13 @@ import base64
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from manyheads.corpora import EXAMPLE_SENTENCES
-from manyheads.edits import METRICS, applied, choose_metric, read_under
+from manyheads.edits import applied, choose_metric
 from manyheads.errors import HeadError, PlanError
 from manyheads.inputs import read, record
 from manyheads.measurement import spelled
@@ -61,6 +60,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
     counter = PassCounter(progress, passes)
     first = first_text(lm, ask.text)
     guesses = metric == "loss" and first.targets is None
+    items: list[str]
     maps: list[Tensor] = []
     texts: list[Float[Tensor, "m"]] = []
     values: list[Tensor] = []
@@ -86,14 +86,14 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
             else:
                 loss, likely = token_values(lm, first, metric == "loss")
                 losses.append(float(loss.mean()) if metric == "loss" else None)
-                values.append(likely if guesses else torch.empty(0))
+                values.append(likely if guesses else likely[:0])
     if guesses:
         chosen = sorted({int(index) for likely in values for index in likely.topk(min(GUESSES, len(likely))).indices})
         items = [spelled(lm.required_tokenizer, index) for index in chosen]
         values = [likely[chosen] for likely in values]
     else:
-        items = list(EXAMPLE_SENTENCES) if embeds else []
-    kept = [float(F.cosine_similarity(text, texts[0], dim=0)) for text in texts] or [None] * STEPS
+        items = [*EXAMPLE_SENTENCES] if embeds else []
+    cosines = [float(F.cosine_similarity(text, texts[0], dim=0)) for text in texts] or [None] * STEPS
     stacked = torch.stack(maps).double()
     levels = torch.where(stacked.isnan(), ABSENT, (stacked.clamp(0, 1) * LEVELS).round()).numpy().astype("<u2")
     return Blend(
@@ -112,9 +112,9 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
             BlendStep(
                 share=step / (STEPS - 1),
                 values=values[step].tolist(),
-                kept=kept[step],
+                kept=cosines[step],
                 loss=losses[step],
-                **_words(step, items, values, guesses, kept, losses),
+                **_words(step, items, values, guesses, cosines[step], losses[step]),
             )
             for step in range(STEPS)
         ],
@@ -136,17 +136,17 @@ def _words(
     items: Sequence[str],
     values: Sequence[Tensor],
     guesses: bool,
-    kept: Sequence[float | None],
-    losses: Sequence[float | None],
+    cosine: float | None,
+    loss: float | None,
 ) -> dict[str, str]:
     """The headline and the figures of a step."""
     percent = f"{round(100 * step / (STEPS - 1))} %"
     parts: list[str] = []
-    if kept[step] is not None:
-        parts.append(f"cosine with the sentence as it was: {kept[step]:.3f}")
-    if losses[step] is not None:
-        parts.append(f"loss: {plain(losses[step])} nats a token")
-    figures = "   ".join([*parts, "(computed at every 10 %)"])
+    if cosine is not None:
+        parts.append(f"cosine with the sentence as it was: {cosine:.3f}")
+    if loss is not None:
+        parts.append(f"loss: {plain(loss)} nats a token")
+    figures = " · ".join([*parts, "computed at every 10 %"])
     if not step:
         return {"headline": "Each head has its own map. Now slide them onto one.", "figures": figures}
     if not items:
@@ -155,19 +155,19 @@ def _words(
     if guesses:
         was, best = int(first.argmax()), int(now.argmax())
         if was == best:
-            said = f"it still guesses “{items[was].strip()}” ({_share(first[was])} → {_share(now[was])})."
+            clause = f"it still guesses “{items[was].strip()}” ({_share(first[was])} → {_share(now[was])})."
         else:
-            said = f"it guesses “{items[best].strip()}” ({_share(now[best])}), no longer “{items[was].strip()}”."
-        return {"headline": f"{percent} alike: {said}", "figures": figures}
+            clause = f"it guesses “{items[best].strip()}” ({_share(now[best])}), no longer “{items[was].strip()}”."
+        return {"headline": f"{percent} alike: {clause}", "figures": figures}
     order = now.argsort(descending=True)[:NEAREST].tolist()
     near = first.argsort(descending=True)[:NEAREST].tolist()
-    new = [index for index in order if index not in near]
+    new = [int(index) for index in order if index not in near]
     if new:
         name = items[new[0]].rstrip(".")
-        said = f"“{name}” is now among the five nearest; {len(new)} of {NEAREST} changed."
+        clause = f"“{name}” is now among the five nearest; {len(new)} of {NEAREST} changed."
     else:
-        said = f"the same five neighbours{'' if order == near else ', in another order'}."
-    return {"headline": f"{percent} alike: {said}", "figures": figures}
+        clause = f"the same five neighbours{'' if order == near else ', in another order'}."
+    return {"headline": f"{percent} alike: {clause}", "figures": figures}
 
 
 def _share(share: Tensor) -> str:

@@ -1,4 +1,4 @@
-"""What a plan changed, in plain words: a headline that says what a reader of the text sees, and one quiet line under it.
+"""What a plan changed, in plain words: a headline of what a reader of the text sees, and one quiet line under it.
 
 A headline has no unit. It says what changed of the guesses of a language model, of the nearest sentences of a model
 that embeds, else how much likelier the text got; or that nothing changed which can be told from chance. The quiet line

@@ -5,9 +5,9 @@ The page wants one answer, with a sentence, tokens and guesses beside the number
 removed for good are written as a checkpoint into the workspace's own folder, and nowhere else.
 
 Cost: 6 + `controls` forward passes over the text, of a language model `controls` more, and of a model that embeds 4, 2
-of them over short sentences; of a pruning a second copy of the model, and some 10 s for the fresh process that tries it. `progress` is called at every
-layer of each pass, so whatever it raises stops the work within a layer; the model is as it was, for `mh.effect` and
-`mh.applied` leave it so.
+of them over short sentences; of a pruning a second copy of the model, and some 10 s for the fresh process that tries
+it. `progress` is called at every layer of each pass, so whatever it raises stops the work within a layer; the model is
+as it was, for `mh.effect` and `mh.applied` leave it so.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class WordSwap:
                 parts.append(f"the rest parks on {self.words[spot]}: {_change(rows, spot)}.")
         if self.beside is not None:
             other = self.rows[-1]
-            kept = other.after[first] >= HOLDS * other.before[first]
-            parts.append(f"{self.beside} {'holds on' if kept else 'lets go too'}: {_change(other, first)}.")
+            holds = other.after[first] >= HOLDS * other.before[first]
+            parts.append(f"{self.beside} {'holds on' if holds else 'lets go too'}: {_change(other, first)}.")
         return "  ".join(parts)
 
     def _moved(self, rows: HeadRows, word: int) -> str:
