@@ -430,7 +430,7 @@ def test_the_scene_of_a_birth_says_what_each_step_shows_and_a_curve_is_a_place_t
     page.mouse.click(box["x"] + spot["x"] + spot["w"] / 2, box["y"] + spot["y"] + spot["h"] / 2)
     expect(page.get_by_test_id("play-headline")).to_contain_text("Step 450:")
     page.get_by_text("The numbers of step 450").click()
-    cell = page.locator("section.cell tbody tr").nth(15).locator("td").nth(6)
+    cell = page.locator("details tbody tr").nth(15).locator("td").nth(6)
     flat = STORED["maps"]["L1H1"][9][15 * 16 // 2 + 6]
     assert float(cell.get_attribute("title")) == pytest.approx(flat / 1000)
 
@@ -466,6 +466,7 @@ def test_a_frame_of_the_scene_of_a_birth_is_cheap_and_it_plays_once_in_view(lear
 def test_a_reader_without_motion_sees_the_last_still_and_the_steps_in_words(new_page, studio):
     page = new_page(reduced_motion="reduce")
     page.goto(f"{studio.address}#/learn?lesson=birth")
+    expect(page.get_by_test_id("lesson")).to_be_visible()
     skip_all(page)
     ready(page)
     page.get_by_test_id("player").evaluate("each => each.scrollIntoView({ block: 'center' })")
