@@ -394,8 +394,10 @@ def test_the_scene_of_a_birth_has_every_number_of_the_stored_training(born):
         np.testing.assert_allclose(weights, want, atol=1e-4)
         assert hidden == n * (n - 1) // 2
     measured = dict.fromkeys(["loss_repeated", "loss_new", f"heads/{head}/induction", "heads/L0H1/previous_mass"])
-    rows = page.get_by_test_id("play-table").locator("tr").evaluate_all(
-        "all => all.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    rows = (
+        page.get_by_test_id("play-table")
+        .locator("tr")
+        .evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
     )
     assert [int(row[0]) for row in rows[1:]] == steps
     for name, column in zip(measured, (1, 2, 4, 6), strict=True):
@@ -430,7 +432,7 @@ def test_the_scene_of_a_birth_says_what_each_step_shows_and_a_curve_is_a_place_t
     page.mouse.click(box["x"] + spot["x"] + spot["w"] / 2, box["y"] + spot["y"] + spot["h"] / 2)
     expect(page.get_by_test_id("play-headline")).to_contain_text("Step 450:")
     page.get_by_text("The numbers of step 450").click()
-    cell = page.locator("section.cell tbody tr").nth(15).locator("td").nth(6)
+    cell = page.locator("details tbody tr").nth(15).locator("td").nth(6)
     flat = STORED["maps"]["L1H1"][9][15 * 16 // 2 + 6]
     assert float(cell.get_attribute("title")) == pytest.approx(flat / 1000)
 
@@ -444,9 +446,7 @@ def test_no_text_of_the_scene_of_a_birth_overlaps_or_is_cut_off_in_six_sizes(bor
             page.emulate_media(color_scheme=theme)
             page.wait_for_selector(f"[data-theme={theme}]")
             wrong += collisions(page, f"{size} {theme}")
-            wrong += [
-                words for t in (0, 1, 3.1, 3.4, 3.8, 5, 7) for words in collisions(page, f"{size} {theme}", [t])
-            ]
+            wrong += [words for t in (0, 1, 3.1, 3.4, 3.8, 5, 7) for words in collisions(page, f"{size} {theme}", [t])]
         assert_nothing_past_the_edge(page, f"{size}")
     assert not wrong, "\n".join(wrong)
 
@@ -466,6 +466,7 @@ def test_a_frame_of_the_scene_of_a_birth_is_cheap_and_it_plays_once_in_view(lear
 def test_a_reader_without_motion_sees_the_last_still_and_the_steps_in_words(new_page, studio):
     page = new_page(reduced_motion="reduce")
     page.goto(f"{studio.address}#/learn?lesson=birth")
+    expect(page.get_by_test_id("lesson")).to_be_visible()
     skip_all(page)
     ready(page)
     page.get_by_test_id("player").evaluate("each => each.scrollIntoView({ block: 'center' })")
@@ -481,7 +482,10 @@ def test_a_lesson_plays_its_scene_on_its_sentence(learn):
         place = page.get_by_test_id(f"lesson-scene-{scene}")
         expect(place.get_by_test_id("player")).to_have_attribute("data-scene", scene)
         ready(page)
-        page.evaluate("() => { const { player } = document.querySelector('[data-testid=play-stage]'); player.seek(player.scene.end); }")
+        page.evaluate(
+            "() => { const { player } = document.querySelector('[data-testid=play-stage]');"
+            " player.seek(player.scene.end); }"
+        )
         said = "68 % of the look" if scene == "word" else "wrote 20 % of it"
         expect(place.get_by_test_id("play-headline")).to_contain_text(said)
 

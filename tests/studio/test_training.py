@@ -161,7 +161,7 @@ def empty(minilm):
 
 
 @pytest.mark.slow
-def test_without_a_training_the_room_plays_a_stored_one_and_says_how_to_make_one_and_one_that_cannot_be_fetched_is_said(empty, new_page):
+def test_without_a_training_the_room_plays_a_stored_one_and_says_how_to_make_one(empty, new_page):
     page, asked = new_page(), []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[-1]))
     page.goto(f"{empty.address}#/size")

@@ -218,7 +218,8 @@ def _print_list(progress: Progress, as_json: bool) -> None:
         is_done = 0 < entry["questions"] == entry["answered"]
         counts = f"{entry['answered']} of {entry['questions']}", f"{entry['points']:g} of {entry['possible_points']}"
         lines.append(Text.assemble(
-            ("ok", "green") if is_done else f"{number:>2}", "* " if entry["everyone"] else "  ", (f"{entry['lesson']:<18}", "bold"),
+            ("ok", "green") if is_done else f"{number:>2}", "* " if entry["everyone"] else "  ",
+            (f"{entry['lesson']:<18}", "bold"),
             f"{shortened(entry['title'], 52):<52}  {entry['minutes']:>3}  {counts[0]:>9}  {counts[1]:>8}",
         ))  # fmt: skip
     apart = "The studio's room Learn counts its own points, in the browser."
