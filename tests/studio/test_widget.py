@@ -95,9 +95,9 @@ def test_numbers_and_words_that_the_example_keeps_are_those_of_a_run(ran):
 def saved_snapshot(notebook):
     """What a reopened notebook hands to the page, in base 64."""
     (state,) = [each for each in notebook.metadata.widgets[STATE]["state"].values() if "_esm" in each["state"]]
-    (buffer,) = state["buffers"]
-    assert (buffer["path"], buffer["encoding"]) == (["snapshot"], "base64")
-    return buffer["data"]
+    buffers = {buffer["path"][0]: buffer for buffer in state["buffers"]}
+    assert set(buffers) == {"snapshot", "play"} and {buffer["encoding"] for buffer in buffers.values()} == {"base64"}
+    return buffers["snapshot"]["data"]
 
 
 @pytest.fixture(scope="module")

@@ -263,8 +263,8 @@ class LayerOutput(NotIterated):
             for head, share in zip(self.heads, wrote, strict=True)
         ]
         vectors = {name: plain(getattr(self, name)) for name in ("adds", "output_bias", "before", "after")}
-        said = {"sentence": self.sentence, "figures": self.figures, "heads": rows, "bias_wrote": self.bias_wrote}
-        return {**said, **vectors, "norm": self.norm, "because": self.because}
+        words = {"sentence": self.sentence, "figures": self.figures, "heads": rows, "bias_wrote": self.bias_wrote}
+        return {**words, **vectors, "norm": self.norm, "because": self.because}
 
     def __repr__(self) -> str:
         return brief(f"LayerOutput({self.sentence})")
@@ -720,17 +720,17 @@ def layer_sentence(
         for voice in of_head
         if not voice.parks and not voice.is_me and any(char.isalnum() for char in voice.name)
     ]
-    look, finder, found = max(links, key=lambda link: link[0], default=(0.0, 0, None))
+    look, finder, answer = max(links, key=lambda link: link[0], default=(0.0, 0, None))
     words = {"looks": plural(len(heads), "look").replace(f"{len(heads):,}", count)}
-    firm = found is not None and look > SPREAD * found.even and look >= FOUND
+    firm = answer is not None and look > SPREAD * answer.even and look >= FOUND
     if wrote is None:
-        if found is None or not firm:
+        if answer is None or not firm:
             return "", ""
-        link = {"head": f"H{heads[finder].index}", "top": found.name, "look": share(look)}
+        link = {"head": f"H{heads[finder].index}", "top": answer.name, "look": share(look)}
         return SENTENCES["layer, unheard"].format(**words, **link), ""
     order = sorted(range(len(heads)), key=lambda head: -float(wrote[head]))
-    if found is not None and firm:
-        words |= {"top": found.name, "wrote": share(float(wrote[finder]))}
+    if answer is not None and firm:
+        words |= {"top": answer.name, "wrote": share(float(wrote[finder]))}
         sentence = SENTENCES["layer"].format(**words)
     else:
         words |= {"head": f"H{heads[order[0]].index}", "wrote": share(float(wrote[order[0]]))}

@@ -20,9 +20,13 @@ class Kernel implements WidgetModel {
   listeners: ((message: object, buffers?: ArrayBuffer[]) => void)[] = [];
   answer: (request: Request) => void = () => undefined;
 
-  constructor(readonly snapshot: ArrayBuffer | null) {}
+  constructor(
+    readonly snapshot: ArrayBuffer | null,
+    readonly play: ArrayBuffer | null = null,
+  ) {}
 
   get(name: string): unknown {
+    if (name === "play" && this.play) return new DataView(this.play);
     return name === "snapshot" && this.snapshot ? new DataView(this.snapshot) : undefined;
   }
   send(content: unknown): void {
@@ -151,5 +155,21 @@ describe("a widget without a kernel", () => {
     await vi.advanceTimersByTimeAsync(PATIENCE + 10);
     expect((await answer).json<{ id: string }>().id).toBe(ID);
     expect(watched.lost).toHaveBeenCalled();
+  });
+});
+
+describe("the program that plays scenes", () => {
+  it("comes from the notebook, with or without a kernel", async () => {
+    const stream = new Blob(["scenes()"]).stream().pipeThrough(new CompressionStream("gzip"));
+    const kernel = new Kernel(null, await new Response(stream).arrayBuffer());
+    const { source } = makeSource(kernel);
+    const answer = await source.get("/play.js");
+    expect(new TextDecoder().decode(answer.bytes)).toBe("scenes()");
+    expect(kernel.requests.map(({ path }) => path)).not.toContain("/play.js");
+  });
+
+  it("is missed in words where a notebook was made without it", async () => {
+    const { source } = makeSource(new Kernel(null));
+    await expect(source.get("/play.js")).rejects.toThrow("run its cell again");
   });
 });

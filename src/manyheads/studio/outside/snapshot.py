@@ -175,10 +175,12 @@ def _part(
             for card in cards
         ],
     }
-    header["said"], outputs = said_of(desk, opened, atlas, text)
-    if exact:
-        factors = factors_of(layers, text, exact if isinstance(exact, str) else None)
-        info = info.model_copy(update={"notes": {**info.notes, "held": factors.words}})
+    factors = factors_of(layers, text, exact if isinstance(exact, str) else None) if exact else None
+    # A long exact page is near its limit: it keeps what its first head says, and not the layer's twelve times as much.
+    with_layer = factors is None or factors.header["dtype"] == "float32"
+    header["said"], outputs, kept_words = said_of(desk, opened, atlas, text, with_layer)
+    if factors is not None:
+        info = info.model_copy(update={"notes": {**info.notes, "held": factors.words + kept_words}})
         return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays, **outputs))
     precision = precision_of(info.layers)
     done, num_heads = 0, sum(layer.num_heads for layer in info.layers)
@@ -204,22 +206,23 @@ def _part(
     changes = {
         "min_level": precision.level,
         "max_level": max(info.max_level, precision.level),
-        "notes": {**info.notes, "held": precision.words + sampled},
+        "notes": {**info.notes, "held": precision.words + sampled + kept_words},
     }
     return info.model_copy(update=changes), _zipped(pack(header, **arrays, **outputs))
 
 
 def said_of(
-    desk: StudioSession, opened: Opened, atlas: Atlas, text: int
-) -> tuple[dict[str, Any] | None, dict[str, ndarray]]:
+    desk: StudioSession, opened: Opened, atlas: Atlas, text: int, with_layer: bool
+) -> tuple[dict[str, Any] | None, dict[str, ndarray], str]:
     """What the head that a page begins with says at the word that it links, and its layer: the server's own answers.
 
-    None where no two words see each other, or values were not kept. With the model at hand it holds what is added to
-    the stream, of that layer at that word; of any other head an exact page computes all but that.
+    Returns which these are, the envelopes, and in words what is kept. None where no two words see each other, or values
+    were not kept. With the model at hand they hold what is added to the stream; an exact page computes all but that of
+    any other head.
     """
     telling = atlas.telling
     if telling is None or opened.layer_of(telling.head)[0].v is None:
-        return None, {}
+        return None, {}, ""
     # A word in pieces asks with its last one, as everywhere.
     query = next(unit.tokens[-1] for unit in units_of(opened, text) if telling.query in unit.tokens)
     layer = telling.head.rpartition("H")[0]
@@ -228,9 +231,10 @@ def said_of(
             output_of(desk.workspace, opened, telling.head if name == "head" else layer, query, SAID_KEYS, text),
             np.uint8,
         )
-        for name in ("head", "layer")
+        for name in ("head", "layer")[: 1 + with_layer]
     }
-    return {"head": telling.head, "layer": layer, "query": query}, envelopes
+    whose = f"{telling.head} and its layer say" if with_layer else f"{telling.head} says"
+    return {"head": telling.head, "layer": layer, "query": query}, envelopes, f"; what {whose} at token {query}"
 
 
 def program(name: str) -> bytes:
@@ -455,6 +459,7 @@ def factors_of(layers: Sequence[LayerRecord], text: int, exact: str | None = Non
         arrays |= {f"start{number}": start, f"stop{number}": stop} | {f"dense{number}": bits for bits in dense}
     arrays |= {f"bias{number}": bias for number, (bias,) in enumerate(biases)}
     cells, words = "exact weights", "every weight exact (computed in this page from q, k and each row's log-sum-exp)"
+    of_values = "; values of every head" if any(name.startswith("v") for name in arrays) else ""
     if differences:
         rows_compared = min(rows for _, rows in differences)
         largest = max(difference for difference, _ in differences)
@@ -464,7 +469,7 @@ def factors_of(layers: Sequence[LayerRecord], text: int, exact: str | None = Non
         sampled = "" if rows_compared == math.inf else f"; compared in {rows_compared:,} rows of each head"
         cells = f"weights to {bound}: q and k are kept in float16"
         words = f"every weight to within {bound} (computed in this page from q and k in float16{sampled})"
-    return Factors({"dtype": dtype, "words": cells, "layers": entries}, arrays, words)
+    return Factors({"dtype": dtype, "words": cells, "layers": entries}, arrays, words + of_values)
 
 
 def _dtype_of(parts: Sequence[Layer], exact: str | None) -> str:

@@ -256,23 +256,24 @@ export class SnapshotText {
     const kept = this.#kept;
     const isKept = kept !== null && kept.layer === layer.name && kept.query === token;
     const stored = (part: "head" | "layer") => {
-      const { data } = this.#arrays[`said_${part}`]!;
-      return parseEnvelope((data as Uint8Array).slice().buffer as ArrayBuffer);
+      const packed = this.#arrays[`said_${part}`];
+      return packed ? parseEnvelope((packed.data as Uint8Array).slice().buffer as ArrayBuffer) : null;
     };
-    const whole = isKept && (isLayer || kept.head === name) ? () => saidOf(stored(isLayer ? "layer" : "head")) : null;
+    const whole = isKept && (isLayer || kept.head === name) ? stored(isLayer ? "layer" : "head") : null;
     const at = kept && ` It keeps what ${kept.head} and its layer say at token ${kept.query}.`;
-    if (!this.factors) return whole?.() ?? `This page holds maps, and not the numbers that they come from.${at ?? ""}`;
+    if (!this.factors) return whole ? saidOf(whole) : `This page holds maps, and not the numbers that they come from.${at ?? ""}`;
     const heads = isLayer ? Array.from({ length: layer.num_heads }, (_, head) => head) : [index];
     const looks = heads.map((head) => this.factors!.look(layerIndex, head, token));
-    if (looks[0]!.valueWidth === null && whole) return whole();
+    if (looks[0]!.valueWidth === null && whole) return saidOf(whole);
+    const sum = isKept ? stored("layer") : null;
     const perGroup = layer.num_heads / layer.num_kv_heads;
     const { me, units, labels } = this.#words(layer, token);
     const model = "this page has no model, and what is added to the stream needs it";
     return (await exactProgram()).said({
       isLayer, layer: layer.name, head: index, looks, perGroup, query: token, keys, me, units, labels,
       group: Array.from({ length: perGroup }, (_, i) => looks[0]!.group * perGroup + i),
-      readsItself: !layer.crosses, turned: null, sum: isKept ? sumOf(stored("layer")) : null,
-      because: kept ? `${model}; it is kept of ${kept.layer} at token ${kept.query} alone` : model,
+      readsItself: !layer.crosses, turned: null, sum: sum && sumOf(sum),
+      because: kept && this.#arrays["said_layer"] ? `${model}; it is kept of ${kept.layer} at token ${kept.query} alone` : model,
       unkept: "values were not kept in this page",
     });
   }
