@@ -8,7 +8,7 @@ export const WORDS = {
   "value": "What a token hands over when it is looked at.",
   "score": "How well a query and a key match, before softmax.",
   "weight": "The share of its attention that a token gives to another: the score after softmax.",
-  "share": "The mean weight on certain tokens: what part of all looks goes there.",
+  "share": "The part of a look, or of what a head says, that is one word's; all parts make 100 %.",
   "looks": "Where a word's look goes: the shares of its weights in one head.",
   "map": "All weights of one head: a row for each token that looks, a column for each that it may look at.",
   "link": "One weight that is large: a token and what it looks at.",

@@ -64,7 +64,7 @@ ATTENTION = (
     ),
     Term(
         "share", "The part of a look, or of what a head says, that is one word's; all parts make 100 %.",
-        "A word in pieces has the sum of theirs.", "howto/hear-a-head.md",
+        "A word in pieces has the sum of theirs. Tables call the mean share on some tokens mass: `sink_mass`.", "howto/hear-a-head.md",
     ),
     Term(
         "looks", "Where a word's look goes: the shares of its weights in one head.",
@@ -142,11 +142,6 @@ EVIDENCE = (
     Term(
         "statistic", "A number for each head, from its map: how spread, how far, how much on certain tokens.",
         page="concepts/statistics-of-a-head.md",
-    ),
-    Term(
-        "share", "The mean weight on certain tokens: what part of all looks goes there.",
-        "`sink_mass` is the share on sinks, `previous_mass` that on the token before; tables call it mass.",
-        "reference/statistics.md",
     ),
     Term(
         "chance level", "The same number by luck: attention spread evenly, or words shuffled; the higher of the two.",
