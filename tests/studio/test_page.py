@@ -23,7 +23,7 @@ from manyheads.roles.words.glossary import TERMS
 from manyheads.studio import Workspace
 from manyheads.studio.views import tiles as tiles_module
 from tests import seeds
-from tests.studio.driving import assert_nothing_past_the_edge, fragment, open_head, settled, show
+from tests.studio.driving import assert_nothing_past_the_edge, digits, fragment, open_head, settled, show
 from tests.studio.serving import TEXT, studio_of
 
 HOSTILE = [
@@ -144,7 +144,7 @@ def test_a_pinned_row_lists_where_the_word_looks_strongest_first(page, eager):
     page.mouse.click(x, y)
     expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(query))
     rows = page.get_by_test_id("reads-from").locator("li").all_inner_texts()
-    weights = [float(re.findall(r"\d\.\d+(?:e-\d+)?", row)[-1]) for row in rows[:5]]
+    weights = [float(re.findall(r"\d\.\d+(?:e-\d+)?", digits(row))[-1]) for row in rows[:5]]
     np.testing.assert_allclose(weights, np.sort(maps[query])[::-1][:5], atol=1e-4)
     expect(page).to_have_url(re.compile(f"pin={query}(&|$)"))
 
@@ -178,7 +178,7 @@ def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
     change = page.get_by_test_id("experiment-change")
     expect(change).to_be_visible()
     known = mh.effect(minilm, mh.Plan(mh.Ablate("L0H2, L2H9")), TEXT)
-    shown = float(re.findall(r"\d+\.\d+(?:e-\d+)?", change.inner_text())[0])
+    shown = float(re.findall(r"\d+\.\d+(?:e-\d+)?", digits(change.inner_text()))[0])
     assert shown == pytest.approx(known.change, rel=2e-2)
     expect(page.get_by_test_id("experiment-control")).to_contain_text("random")
     expect(page.get_by_test_id("experiment-tokens")).to_be_visible()
@@ -212,7 +212,7 @@ def test_two_heads_side_by_side_read_the_same_cell(page, eager):
     page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2 + 3)
     readout = page.get_by_test_id("compare-readout")
     expect(readout).to_contain_text(re.compile(r"\d\.\d{3}"))
-    text = readout.inner_text().replace("−", "-")
+    text = digits(readout.inner_text().replace("−", "-"))
     numbers = [float(each) for each in re.findall(r"[+-]?\d\.\d+(?:e-\d+)?", text)]
     places = [int(each) for each in re.findall(r"\b\d{1,2}\b(?!\.)", re.sub(r"[+-]?\d\.\d+(?:e-\d+)?", "", text))]
     query, key = places[:2]

@@ -3,11 +3,20 @@ import type { Token } from "../api/types";
 
 const NONE = "none";
 
-/** A weight, or another share of 1, with four decimals or in powers of ten: 0.0312, 1.20e-7. */
+const RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+
+/** A very small or very large number as people write it: 1.62 × 10⁻⁵. */
+export function powers(value: number): string {
+  const [digits = "", exponent = ""] = value.toExponential(2).split("e");
+  const raised = exponent.replace(/\D/g, "").replace(/\d/g, (digit) => RAISED[Number(digit)]!);
+  return `${digits.replace("-", "−")} × 10${exponent.startsWith("-") ? "⁻" : ""}${raised}`;
+}
+
+/** A weight, or another share of 1, with four decimals or in powers of ten: 0.0312, 1.20 × 10⁻⁷. */
 export function weight(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (value === 0) return "0";
-  return Math.abs(value) < 1e-4 ? value.toExponential(2) : value.toFixed(4);
+  return Math.abs(value) < 1e-4 ? powers(value) : value.toFixed(4);
 }
 
 /** A number of any unit in about four figures: 12,345, 37.42, 0.0312. */
@@ -15,7 +24,7 @@ export function number(value: number | null | undefined, figures = 4): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-4 || size >= 1e15) return value.toExponential(2);
+  if (size < 1e-4 || size >= 1e15) return powers(value);
   if (Number.isInteger(value) || size >= 10 ** figures) return Math.round(value).toLocaleString("en");
   return value.toLocaleString("en", { maximumSignificantDigits: figures });
 }
