@@ -53,3 +53,9 @@ def assert_nothing_past_the_edge(page, where=""):
     assert not found, f"{where}: {len(found)} past the edge: {found[:8]}"
     inside = page.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
     assert inside[0] <= inside[1], f"{where}: the page is {inside[0]} pixels wide in a window of {inside[1]}"
+
+
+def digits(text):
+    """A text of the page with powers of ten as Python reads them: 1.20 × 10⁻⁵ becomes 1.20e-5."""
+    raised = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+    return re.sub(r" × 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda power: "e" + power[1].translate(raised), text)

@@ -1,8 +1,8 @@
-"""Scenes 3 to 5 in a browser: their numbers are the library's, no text touches another in six sizes, and readers who want
-no motion step from still to still.
+"""Scenes 3 to 5 in a browser: their numbers are the library's, no text touches another in six sizes, and readers who
+want no motion step from still to still.
 
 Oracles: eager maps of stock transformers (rows before and after a changed word), `stream_shares` (what moves a token),
-and weights mixed by hand from stock maps for heads made alike, in the first layer, which reads nothing that was changed.
+and weights mixed by hand from stock maps for heads made alike, in the first layer, which reads nothing that changed.
 """
 
 import re

@@ -16,7 +16,7 @@ import manyheads as mh
 from manyheads.roles.compare import head_diversity
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks, Words, readable
-from tests.studio.driving import assert_nothing_past_the_edge, fragment
+from tests.studio.driving import assert_nothing_past_the_edge, digits, fragment
 
 TEXT = "The animal didn't cross the street because it was unbelievably tired."
 HEAD = "L3H1"
@@ -236,13 +236,13 @@ def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, mi
     strip = page.get_by_test_id("compare-row-b").locator(".token")
     expect(strip).to_have_count(len(after))
     shown = [
-        float(re.findall(r"weight ([\d.e-]+)", title)[0])
+        float(re.findall(r"weight ([\d.e-]+)", digits(title))[0])
         for title in strip.evaluate_all("all => all.map(e => e.title)")
     ]
     np.testing.assert_allclose(shown, after, atol=6e-5)
     assert abs(before - after).max() > 0.05
     largest = page.get_by_test_id("compare-most").inner_text()
-    a, b = (float(number) for number in re.findall(r"\d\.\d+(?:e-\d+)?", largest)[:2])
+    a, b = (float(number) for number in re.findall(r"\d\.\d+(?:e-\d+)?", digits(largest))[:2])
     maps = [
         each.layers[3].weights(1).numpy() for each in (recorded, mh.record(minilm, TEXT.replace("animal", "[MASK]")))
     ]

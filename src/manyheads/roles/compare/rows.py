@@ -188,9 +188,9 @@ def drawn(mask: Mask, tokens: Tokens, text: int, count: int) -> Int[Tensor, "_"]
 def sharing_around(model: nn.Module) -> Sharing:
     """What `applied` blocks around this call have heads share: averaged and copied weights are not those of q and k.
 
-    Of a site, each head that uses other weights than its own: from which heads, and which part of each. Recordings hold
-    q and k alone; a comparison of what heads look at needs what the plan made of them. Later steps and later blocks win,
-    as they do in the outputs. Errors: StatisticError for a list of plans, one for each sample.
+    Of a site, each head that uses other weights than its own: from which heads, and which part of each. Recordings
+    hold q and k alone; a comparison of what heads look at needs what the plan made of them. Later steps and later
+    blocks win, as they do in the outputs. Errors: StatisticError for a list of plans, one for each sample.
     """
     thread = threading.get_ident()
     open_edits: list[Any] = [

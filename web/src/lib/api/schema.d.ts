@@ -1,4 +1,4 @@
-// openapi.json sha256:8357484965d371378f65e1a69936e5e8b827749418009bda534b9d8b840983f6
+// openapi.json sha256:af1068bf76444f4bb1d5fc5a11d133720413ad8490a619ea13a9cb6df33473c4
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1439,7 +1439,7 @@ export interface components {
             before_recording: string;
             /**
              * Beside
-             * @description what random heads do, or why there are none, in a line; empty where nothing changes
+             * @description what random heads do, or why there are none; empty where nothing changes
              */
             beside: string;
             /** Change */
@@ -2106,8 +2106,8 @@ export interface components {
          * @description A model of the workspace, bundled or a folder. `unavailable`: why it cannot be loaded, null where it can.
          *
          *     `device`: where it computes, and why. `sample`: a text of the kind that it reads, to begin with; `question`: offered
-         *     at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null of a bundled model that predicts
-         *     no tokens.
+         *     at the first visit to that text; `swap`: a word of it to change; `pair`: two such texts for the room Circuit, null
+         *     of a bundled model that predicts no tokens.
          */
         ModelEntry: {
             /** Bundled */
