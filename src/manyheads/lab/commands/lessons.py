@@ -128,13 +128,13 @@ def learn(
         return
     if answered is not None:
         # other values make it another question, with tries of its own
-        inputs = json.dumps([seed, values], sort_keys=True)
-        num_wrong = progress.num_wrong(page.slug, answered[0], inputs)
+        question_inputs = json.dumps([seed, values], sort_keys=True)
+        num_wrong = progress.num_wrong(page.slug, answered[0], question_inputs)
         document = _judged(page, checks[answered[0]], answered[1], values, seed, load, num_wrong)
         if document["right"]:
             progress.reach(page.slug, answered[0], document["points"])
         elif document["answered"] and answered[0] in page.checks:
-            progress.miss(page.slug, answered[0], inputs)
+            progress.miss(page.slug, answered[0], question_inputs)
         if as_json:
             emit_document(document)
         else:
