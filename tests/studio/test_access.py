@@ -13,7 +13,8 @@ from playwright.sync_api import expect
 from manyheads.roles.words.glossary import TERMS
 
 ROOMS = {
-    "atlas": "atlas-grid", "atlas?from=10&to=2&sort=word&sinks=out": "best-head", "head/L2H9?pin=2&key=2": "neuron",
+    "atlas": "atlas-grid", "atlas?from=10&to=2&sort=word&sinks=out": "best-head",
+    "head/L2H9?pin=2&key=2&card=1": "neuron", "head/L3H1?pin=10&pane=1": "text-pane",
     "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "play-stage",
     "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "diversity-dial", "size": "size-conclusion",
     "training": "training-table", "circuit": "circuit-grid", "learn?lesson=four-archetypes": "lesson-arcs",
@@ -28,23 +29,18 @@ DIALOGS = {
     "atlas?guess=1": (None, "guess-choice"),
 }
 PHONED = (
-    "atlas",
-    "head/L2H9?pin=2&key=2",
-    "size",
-    "training",
-    "circuit",
-    "learn?lesson=whole-layer",
-    "size?help",
+    "atlas", "head/L2H9?pin=2&key=2&card=1", "size", "training", "circuit", "learn?lesson=whole-layer", "size?help",
     "learn?lesson=draw-a-head",
-)
+)  # fmt: skip
 SHOWN = {
     "atlas": {"map", "head", "role", "weight"},
-    "head/L2H9?pin=2&key=2": {"link", "sink", "chance level", "interval", "log-sum-exp", "weight"},
+    "head/L2H9?pin=2&key=2&card=1": {"link", "sink", "chance level", "interval", "log-sum-exp", "weight"},
     "experiment?scene": {"head", "role", "plan", "diversity", "cosine", "effect", "interval"},
     "size": {"KV cache", "context", "KV head", "parameter", "head"},
     "learn?lesson=four-archetypes": {"chance level"},
 }
-WIDE, PHONE = (1280, 720), (390, 844)
+PRESENTED = {"head/L3H1?pin=10": "headline", "atlas?from=10&to=2&sort=word": "atlas-present"}
+WIDE, HALL, TABLET, PHONE = (1440, 900), (1920, 1080), (768, 1024), (390, 844)
 
 
 def strange_terms(page, room):
@@ -85,7 +81,8 @@ def look(new_page, studio):
         (PHONE, "dark", 3),
         *[
             pytest.param(size, theme, 1, marks=pytest.mark.slow)
-            for size, theme in ((WIDE, "light"), (WIDE, "dark"), (PHONE, "light"), (PHONE, "dark"))
+            for size in (WIDE, HALL, TABLET, PHONE)
+            for theme in ("light", "dark")
         ],
     ],
 )
@@ -99,7 +96,7 @@ def test_axe_finds_nothing_in_any_room(look, size, theme, every):
         if room in ROOMS:
             if "scene" in room:
                 page.get_by_test_id("scene-same").click()
-            expect(page.get_by_test_id(ROOMS[room]).first).to_be_visible()
+            expect(page.get_by_test_id(ROOMS[room]).first).to_be_visible(timeout=120_000)  # Circuit runs smollm2
             found += complaints(page, room)
             if size == WIDE:
                 found += strange_terms(page, room)
@@ -110,4 +107,10 @@ def test_axe_finds_nothing_in_any_room(look, size, theme, every):
         expect(page.get_by_test_id(sign).first).to_be_visible()
         found += complaints(page, room, "document.querySelector('dialog[open]')")
         page.evaluate("document.querySelector('dialog[open]').close()")
+    for room, sign in PRESENTED.items():
+        page.evaluate("to => (location.hash = `#/${to}`)", room)
+        page.keyboard.press("p")
+        expect(page.get_by_test_id(sign).first).to_be_visible()
+        found += complaints(page, f"{room}, presented")
+        page.keyboard.press("p")
     assert not found, "\n".join(found)

@@ -161,15 +161,21 @@ def empty(minilm):
 
 
 @pytest.mark.slow
-def test_without_a_training_the_room_says_how_to_make_one_and_one_that_cannot_be_fetched_is_said(empty, new_page):
+def test_without_a_training_the_room_plays_a_stored_one_and_says_how_to_make_one(empty, new_page):
     page, asked = new_page(), []
     page.on("request", lambda request: asked.append(request.url.rsplit("/", 1)[-1]))
     page.goto(f"{empty.address}#/size")
     expect(page.get_by_test_id("size-finding")).to_be_visible()
     assert "studio.js" in asked and "training.js" not in asked
-    page.get_by_test_id("rail-training").click()
-    expect(page.get_by_test_id("empty")).to_contain_text("manyheads watch heads.parquet --studio")
-    expect(page.get_by_test_id("empty")).to_contain_text("train induction --quick --out run\nmanyheads studio run")
+    expect(page.get_by_test_id("rail-training")).to_have_count(0), "the room Learn leads there"
+    page.get_by_test_id("rail-learn").click()
+    page.get_by_test_id("lesson-training").click()
+    expect(page.get_by_test_id("player")).to_have_attribute("data-scene", "birth"), "and it plays one meanwhile"
+    expect(page.get_by_test_id("rail-training")).to_have_attribute("aria-current", "page")
+    how = page.get_by_test_id("training-how")
+    how.locator("summary").click()
+    expect(how).to_contain_text("manyheads watch heads.parquet --studio")
+    expect(how).to_contain_text("train induction --quick --out run\nmanyheads studio run")
     assert "training.js" in asked
     page.goto(f"{empty.address}#/training?history=abc")
     expect(page.get_by_test_id("unread")).to_contain_text("The training in the address is not in this studio")

@@ -72,7 +72,9 @@ def test_the_cache_of_llama_2_70b_is_what_the_page_is_about(load):
     assert result.table("cache").values[:, 0].tolist() == [80, 10, 1.25]
     assert np.allclose(result.table("cache").values[:, 1], [85.899, 10.737, 1.342], atol=1e-3)
     assert result.table("a token").values.tolist() == [[64, 2560], [8, 320], [1, 40]]
-    verdict = shelf.answer(shelf.lessons()["kv-cache"], shelf.lessons()["kv-cache"].checks["cache-of"], "0.625 GB", load)
+    verdict = shelf.answer(
+        shelf.lessons()["kv-cache"], shelf.lessons()["kv-cache"].checks["cache-of"], "0.625 GB", load
+    )
     assert not verdict.right and "0.625 GiB are 0.671 GB" in verdict.words
 
 

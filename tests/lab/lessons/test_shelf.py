@@ -420,3 +420,12 @@ def test_every_number_of_a_page_is_computed_and_it_speaks_of_nothing_that_only_t
 ])  # fmt: skip
 def test_numbers_that_are_typed_are_found(text, found):
     assert [each.rstrip(".,") for each in typed_numbers(text)] == found
+
+
+def test_a_cell_of_the_page_calls_its_fields_by_their_labels():
+    def run(slug, cell, **changes):
+        learning.run_cell(slug, cell, CellAsk(parameters=changes), progress=lambda *_: None)
+
+    words = "\u201cmodel width\u201d = 65 is not a multiple of \u201cheads\u201d = 8: use one of"
+    refuses(ManyHeadsError, words, run, "split-merge", "three-ways", d_model=65)
+    refuses(ManyHeadsError, "\u201cX, one row a token\u201d has 2 columns", run, "whole-layer", "whole-layer", x="1 2")

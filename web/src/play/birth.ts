@@ -168,8 +168,8 @@ class Birth implements TrainingScene {
       const top = topOf(panel);
       const xOf = (at: number) => rect.x + (rect.w * at) / this.#last;
       const yOf = (value: number) => rect.y + rect.h * (1 - value / top);
-      // A long title begins at the edge of a narrow stage, and is set smaller where even that is too little.
-      const room = stage.tall ? stage.width - 24 : Infinity;
+      // A long title begins at the edge of a narrow stage, and is set smaller where its room is too little.
+      const room = stage.tall ? stage.width - 24 : stage.width - rect.x - 12;
       const fits = [12, 11, 10, 9].find((size) => stage.measure(panel.title, { size, weight: 620 }) <= room) ?? 9;
       stage.text(panel.title, stage.tall ? 12 : rect.x, rect.y - 8 * scale, { size: fits, weight: 620 });
       stage.line([{ x: rect.x, y: rect.y + rect.h }, { x: rect.x + rect.w, y: rect.y + rect.h }], colours.line2);

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import type { HeadEffects, Token } from "../../src/lib/api/types";
 import { rowsOf } from "../../src/rooms/experiment/heads";
 import {
-  answerLabel, bandOf, columnsOf, effectRows, effectText, gridSvg, groupStartsOf, moved, pathRows, peakOf, percentAt, pinsIn, ranked, runRows, sharingWords,
+  answerLabel, bandOf, columnsOf, effectRows, effectText, evenColumns, gridSvg, groupStartsOf, moved, pathRows, peakOf, percentAt, pinsIn, ranked, runRows, sharingWords,
 } from "../../src/rooms/circuit/effects";
 
 const HEADS = ["L0H0", "L0H1", "L0H2", "L1H0", "L1H1"];
@@ -97,5 +97,12 @@ describe("heads that share one key/value head", () => {
     const steps = places.slice(1).map((x, i) => x - places[i]!);
     expect(steps).toEqual([46, 46, 54, 46, 46]);
     expect(gridSvg(shared, [], false)).toContain("3 query heads share one key/value head");
+  });
+});
+
+describe("a phone's grid", () => {
+  it("has as many heads in each row, and never a short last one", () => {
+    expect([6, 8, 9, 10, 12, 14, 16, 32].map(evenColumns)).toEqual([6, 8, 9, 5, 6, 7, 8, 8]);
+    for (let heads = 1; heads <= 64; heads++) expect(evenColumns(heads) * Math.ceil(heads / evenColumns(heads)) - heads).toBeLessThan(Math.ceil(heads / 8) + 1);
   });
 });

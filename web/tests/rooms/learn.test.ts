@@ -6,10 +6,12 @@ import stored from "../../../src/manyheads/lab/lessons/formulas.mathml.json?raw"
 import type { Store } from "../../src/lib/state/storage";
 import {
   digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop,
-  withChange, written, type FillingParameter,
+  traced, withChange, written, type FillingParameter,
 } from "../../src/rooms/learn/cell";
+import { foldAt, rowsOf, type Part } from "../../src/rooms/learn/lesson";
+import { savedCell, savedVerdict, type SavedLessons } from "../../src/lib/api/saved-lessons";
 import {
-  numAnswered, pointsOf, readPoints, readTicks, savePoints, saveTicks, withPoints, withTicks,
+  numAnswered, pointsLeft, pointsOf, readPoints, readTicks, readTries, savePoints, saveTicks, saveTries, withPoints, withTicks, withTry, wrongOf,
 } from "../../src/rooms/learn/progress";
 
 const memory = (): Store => {
@@ -111,5 +113,92 @@ describe("what is said of a value", () => {
 describe("formulas", () => {
   it("are typeset as their TeX says: else npm run formulas", () => {
     expect(stored).toBe(typeset());
+  });
+});
+
+describe("tries", () => {
+  it("are kept by a question's inputs, and other inputs are another question", () => {
+    const store = memory();
+    saveTries(store, withTry(withTry({}, "one", "a", "[1]", 1), "one", "a", "[1]", 2));
+    const tries = readTries(store);
+    expect([wrongOf(tries, "one", "a", "[1]"), wrongOf(tries, "one", "a", "[2]"), wrongOf(tries, "two", "a", "[1]")]).toEqual([2, 0, 0]);
+    expect([0, 1, 2, 3].map((wrong) => pointsLeft([2, 1], wrong))).toEqual([2, 1, 0, 0]);
+    for (const text of ["{", '{"one": {"a": 3}}', '{"one": {"a": {"inputs": 1, "wrong": 2}}}']) {
+      expect(Object.values(readTries({ getItem: () => text, setItem: () => undefined })).flatMap(Object.keys)).toEqual([]);
+    }
+  });
+});
+
+const prose = (html: string): Part => ({ kind: "prose", html });
+const check = (name: string, cell: string | null = null): Part => ({
+  kind: "check", check: name, question: "?", answer: "number", choices: [], points: 2, worth: [2, 1], inputs: {}, cell,
+});
+const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [] });
+
+describe("how much of a lesson is open", () => {
+  const parts = [prose("a"), check("one"), check("two", "x"), prose("b"), cell("x"), prose("c"), check("three"), prose("d")];
+  const open = (...done: string[]) => foldAt(parts, (part) => part.kind === "check" && done.includes(part.check));
+  it("up to the first question that is not done with; its cell, and questions that follow it, with it", () => {
+    expect([open(), open("one"), open("two"), open("one", "two"), open("one", "two", "three")]).toEqual([5, 5, 5, 7, 8]);
+    expect(foldAt([prose("a"), check("one"), prose("b")], () => false)).toBe(2);
+    expect(foldAt([prose("a")], () => false)).toBe(1);
+  });
+});
+
+describe("the rows of a lesson", () => {
+  it("text stands beside its cell; a heading, another cell or a wide one begins a new row", () => {
+    const rows = rowsOf([prose("a<h2>B</h2>b"), check("one"), cell("x"), prose("c<h2>D</h2>d"), cell("y"), cell("z"), cell("w", true), prose("e")]);
+    expect(rows.map(({ pieces }) => pieces.map(({ part }) => (part.kind === "prose" ? part.html : part.kind === "cell" ? part.cell : "?")))).toEqual([
+      ["a"], ["<h2>B</h2>b", "?", "x", "c"], ["<h2>D</h2>d", "y"], ["z"], ["w"], ["e"],
+    ]);
+    expect(rows.map(({ wide, beside }) => [wide, beside?.key ?? null])).toEqual([
+      [false, null], [false, "2"], [false, "4"], [false, "5"], [true, null], [false, null],
+    ]);
+    expect(new Set(rows.flatMap(({ pieces }) => pieces.map(({ key }) => key))).size).toBe(10);
+  });
+});
+
+describe("a number of a product", () => {
+  const shown = (label: string, values: number[][]) => ({
+    label, words: "", values, shape: [values.length, values[0]!.length], row_labels: values.map((_, i) => `r${i}`), column_labels: values[0]!.map((_, i) => `c${i}`), as_map: false,
+  });
+  const all = [shown("X", [[1, 2], [3, 4]]), shown("Q, head 0", [[1, 0.5], [2, -1]]), shown("K, head 0", [[2, 4], [3, 1]]), shown("W_O", [[1, 5], [7, 2]])];
+  const code = [{ name: "NumPy", lines: [
+    { text: "scores = q @ k.T / np.sqrt(2)", steps: ["scores"] }, { text: "out = x @ w_o", steps: ["out"] }, { text: "y = exp(x)", steps: ["y"] },
+  ] }];
+  it("is traced to a row and a column, turned where the code turns it, and to what else is done", () => {
+    expect(traced(all, shown("scores, head 0", [[2.828, 2.475], [0, 3.536]]), code, 1, 1)).toBe(
+      "Q, head 0 row r1 · K, head 0 row r1 = 2 × 3 + −1 × 1 = 5, then 3.536",
+    );
+    expect(traced(all, shown("out", [[15, 9], [31, 23]]), code, 0, 1)).toBe("X row r0 · W_O column c1 = 1 × 5 + 2 × 2 = 9");
+    expect(traced(all, shown("y", [[1]]), code, 0, 0)).toBe("");
+    expect(traced([all[0]!], shown("out", [[15, 9]]), code, 0, 1)).toBe("");
+  });
+});
+
+describe("lessons of a saved page", () => {
+  const result = (words: string) => ({ lesson: "l", cell: "x", words, shown: [], links: [], flow: [], cards: [], chart: [], frames: [], headlines: [], marked: [], born: null });
+  const parameter = (name: string, kind: "choice" | "number", value: string | number, fills = {}) => ({ name, label: name, kind, value, low: null, high: null, step: null, choices: [], fills });
+  const asked = { ...check("one"), worth: [2, 1] } as Part;
+  const saved = {
+    entries: [], lessons: { l: { slug: "l", title: "", summary: "", minutes: 1, sources: [], seed: null, parts: [
+      { ...cell("x"), parameters: [parameter("way", "choice", "a", { b: { width: "9" } }), parameter("width", "number", 3)] } as Part, asked,
+    ] } },
+    cells: { "l/x": result("a"), "l/x?way=b": result("b") },
+    checks: { "l/one": { unit: "", tolerance: 0, known: [{ answer: 4, right: true, points: 2, words: "Right. So.", answered: true, solution: "" }],
+      otherwise: { right: false, points: 0, words: "Not yet. Think.", answered: true, solution: "" }, hint: "Think.", solution: "4. So." } },
+  } as SavedLessons;
+  it("have a result for each choice, and compute no other number", () => {
+    expect(savedCell(saved, "l", "x", { way: "a", width: 3 }).words).toBe("a");
+    expect(savedCell(saved, "l", "x", { way: "b", width: 9 }).words).toBe("b");
+    expect(() => savedCell(saved, "l", "x", { way: "a", width: 4 })).toThrow("“width” = 3. To compute others: manyheads studio");
+    expect(() => savedCell(saved, "l", "x", { way: "b", width: 9 }, false)).toThrow("“way” = a");
+  });
+  it("halve the points after a wrong answer or the hint, and show the solution after two", () => {
+    const ask = (answer: string, num_wrong = 0, show: "verdict" | "hint" | "solution" = "verdict") =>
+      savedVerdict(saved, "l", "one", { answer, inputs: {}, cell: {}, num_wrong, show });
+    expect([0, 1, 2].map((wrong) => ask("4", wrong).points)).toEqual([2, 1, 0]);
+    expect([ask("5").solution, ask("5", 1).solution, ask("nothing", 1).solution]).toEqual(["", "4. So.", ""]);
+    expect([ask("", 0, "hint").words, ask("", 0, "solution").solution]).toEqual(["Think.", "4. So."]);
   });
 });

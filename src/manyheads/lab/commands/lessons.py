@@ -128,13 +128,13 @@ def learn(
         return
     if answered is not None:
         # other values make it another question, with tries of its own
-        inputs = json.dumps([seed, values], sort_keys=True)
-        num_wrong = progress.num_wrong(page.slug, answered[0], inputs)
+        question_inputs = json.dumps([seed, values], sort_keys=True)
+        num_wrong = progress.num_wrong(page.slug, answered[0], question_inputs)
         document = _judged(page, checks[answered[0]], answered[1], values, seed, load, num_wrong)
         if document["right"]:
             progress.reach(page.slug, answered[0], document["points"])
         elif document["answered"] and answered[0] in page.checks:
-            progress.miss(page.slug, answered[0], inputs)
+            progress.miss(page.slug, answered[0], question_inputs)
         if as_json:
             emit_document(document)
         else:
@@ -218,7 +218,8 @@ def _print_list(progress: Progress, as_json: bool) -> None:
         is_done = 0 < entry["questions"] == entry["answered"]
         counts = f"{entry['answered']} of {entry['questions']}", f"{entry['points']:g} of {entry['possible_points']}"
         lines.append(Text.assemble(
-            ("ok", "green") if is_done else f"{number:>2}", "* " if entry["everyone"] else "  ", (f"{entry['lesson']:<18}", "bold"),
+            ("ok", "green") if is_done else f"{number:>2}", "* " if entry["everyone"] else "  ",
+            (f"{entry['lesson']:<18}", "bold"),
             f"{shortened(entry['title'], 52):<52}  {entry['minutes']:>3}  {counts[0]:>9}  {counts[1]:>8}",
         ))  # fmt: skip
     apart = "The studio's room Learn counts its own points, in the browser."

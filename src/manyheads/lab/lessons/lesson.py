@@ -58,9 +58,9 @@ inputs. `{name}` in a question or a choice is that input, so that question and a
 in it at that moment, and the cell is then run and shown.
 `interview NAME` is a question with a model answer, and the points that an answer should make, for the reader to tick.
 `scene NAME` is a scene of the studio's player (word, layer), played on `sentence:` with `head:` and `word:`.
-In the head, `group:` is one of GROUPS, under which the lesson is listed. `order:` is a number: lessons are listed by it,
-and one without it comes last. `everyone: yes` marks a lesson that everybody should take. `fresh: yes` draws the inputs
-of all checks anew each time the lesson is opened.
+In the head, `group:` is one of GROUPS, under which the lesson is listed (Basics where none is given). `order:` is a
+number: lessons are listed by it, and one without it comes last. `everyone: yes` marks a lesson that everybody should
+take. `fresh: yes` draws the inputs of all checks anew each time the lesson is opened.
 
 Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
 docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can
@@ -84,7 +84,8 @@ WORDS_A_MINUTE = 200  # read with care
 LAST = 10**6  # the order of a page that gives none
 _HEAD = re.compile(r"\A---\n(?P<head>.*?)\n---\n", re.DOTALL)
 _BLOCK = re.compile(
-    r"^```(?P<kind>cell|check|predict|interview|scene)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE
+    r"^```(?P<kind>cell|check|predict|interview|scene)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$",
+    re.DOTALL | re.MULTILINE,
 )
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 

@@ -2,9 +2,9 @@
 
 A cell keeps the result of the numbers that it comes with, to six figures, and with each of its choices; others need the
 studio. A question of choices keeps what is said to each; of a number or a word, what is right, what is a known mistake,
-and what is said to anything else. Running all cells takes some 30 seconds, so it is done once, when the page is built: `python -m
-manyheads.lab.room.saved_lessons` writes static/lessons.json.gz, which holds the digest of the lessons that it was made
-from; a test compares.
+and what is said to anything else. Running all cells takes some 30 seconds, so it is done once, when the page is built:
+`python -m manyheads.lab.room.saved_lessons` writes static/lessons.json.gz, which holds the digest of the lessons that
+it was made from; a test compares.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def computed_lessons() -> dict[str, Any]:
 def _choices(parameters: Sequence[Parameter]) -> Iterator[dict[str, str]]:
     """Every combination of a cell's choices, each as what differs from the page's own, which comes first.
 
-    Of many combinations (MOST_CHOICES) those that differ in one choice alone. What a choice fills is the cell's to read.
+    Of many combinations (MOST_CHOICES) those that differ in one choice alone.
     """
     pools = {parameter.name: parameter.choices for parameter in parameters if parameter.choices}
     own = {parameter.name: str(parameter.value) for parameter in parameters if parameter.choices}

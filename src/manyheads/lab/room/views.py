@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
@@ -13,9 +14,11 @@ from typing import Any, TypeVar
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from manyheads.errors import ManyHeadsError
 from manyheads.lab.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lab.lessons.answers import Verdict, points_left, solution_of, tries_of
 from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock, SceneBlock
+from manyheads.lab.lessons.parameters import Parameter
 from manyheads.lab.room import schema as bodies
 from manyheads.lab.room.schema import Trained, TrainedWay
 from manyheads.lab.training.presets.table import stored_report
@@ -104,11 +107,16 @@ def run_cell(
 ) -> bodies.CellResult:
     """Run a live cell.
 
-    Errors: NotHere; LessonError for parameters that do not fit; whatever the cell's work raises.
+    Errors: NotHere; LessonError for parameters that do not fit; whatever the cell's work raises. A message calls the
+    page's fields by their labels, not by the names that the command line has for them.
     """
     block = _entry(_page(slug).cells, cell, f"lesson {slug!r}", "cell")
     progress(f"running {block.title}", 0, 1)
-    result = shelf.run_cell(block, ask.parameters, load)
+    try:
+        result = shelf.run_cell(block, ask.parameters, load)
+    except ManyHeadsError as error:
+        error.args = (_by_labels(str(error), shelf.parameters_of(block)),)
+        raise
     progress(f"ran {block.title}", 1, 1)
     tables = [
         bodies.Shown.of(
@@ -123,6 +131,15 @@ def run_cell(
     return bodies.CellResult.of(result, lesson=slug, cell=cell, shown=tables)
 
 
+def _by_labels(message: str, parameters: Sequence[Parameter]) -> str:
+    """The message with "d_model=513" as “model width” = 513."""
+    for parameter in parameters:
+        name, label = re.escape(parameter.name), f"\u201c{parameter.label}\u201d"
+        message = re.sub(rf"(?<![\w\u201c]){name}=", f"{label} = ", message)
+        message = re.sub(rf"^{name}(?=[: ])", label, message)
+    return message
+
+
 def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
     """Judge an answer, or give the hint or the solution.
 
@@ -131,11 +148,11 @@ def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.loa
     page = _page(slug)
     block = _entry(page.checks, check, f"lesson {slug!r}", "check")
     if ask.show == "verdict":
-        return shelf.answer(
-            page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong
-        )
+        return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong)
     right = shelf.right_of(page, block, ask.inputs, ask.cell, load)
-    return Verdict(False, 0, right.hint if ask.show == "hint" else "", solution="" if ask.show == "hint" else solution_of(right))
+    return Verdict(
+        False, 0, right.hint if ask.show == "hint" else "", solution="" if ask.show == "hint" else solution_of(right)
+    )
 
 
 def _page(slug: str) -> Lesson:

@@ -3,11 +3,18 @@ import type { Token } from "../api/types";
 
 const NONE = "none";
 
-/** A weight, or another share of 1, with four decimals or in powers of ten: 0.0312, 1.20e-7. */
+/** A small number with three figures and all its zeros, as a sentence has it: 0.0000162, never 1.62e-5. */
+function small(value: number): string {
+  const LEAST = 1e-9;
+  if (Math.abs(value) < LEAST) return `${value < 0 ? "> \u2212" : "< "}0.000000001`;
+  return value.toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 12 });
+}
+
+/** A weight, or another share of 1, with four decimals, or three figures: 0.0312, 0.000000120. */
 export function weight(value: number | null | undefined): string {
   if (value === null || value === undefined || Number.isNaN(value)) return NONE;
   if (value === 0) return "0";
-  return Math.abs(value) < 1e-4 ? value.toExponential(2) : value.toFixed(4);
+  return Math.abs(value) < 1e-4 ? small(value) : value.toFixed(4);
 }
 
 /** A number of any unit in about four figures: 12,345, 37.42, 0.0312. */
@@ -15,7 +22,8 @@ export function number(value: number | null | undefined, figures = 4): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size < 1e-4 || size >= 1e15) return value.toExponential(2);
+  if (size >= 1e15) return value.toExponential(2);
+  if (size < 1e-4) return small(value);
   if (Number.isInteger(value) || size >= 10 ** figures) return Math.round(value).toLocaleString("en");
   return value.toLocaleString("en", { maximumSignificantDigits: figures });
 }

@@ -39,6 +39,13 @@ export function effectText(value: number | null | undefined): string {
   return Number(text) === 0 ? "0.00" : value > 0 ? `+${text}` : text.replace("-", "−");
 }
 
+const MOST_ACROSS = 8; // cells of a row on a phone: a number of four letters fits
+
+/** Cells in a row on a phone: all of a layer, or of a wide one as many in each row: 14 heads as 7 and 7, not as 6, 6 and 2. */
+export function evenColumns(numHeads: number): number {
+  return numHeads <= MOST_ACROSS + 1 ? numHeads : Math.ceil(numHeads / Math.ceil(numHeads / MOST_ACROSS));
+}
+
 /** The largest effect of either sign: the end of the colours' scale. */
 export function peakOf(effects: readonly (number | null)[]): number {
   return Math.max(1e-9, ...effects.map((value) => Math.abs(value ?? 0) || 0));

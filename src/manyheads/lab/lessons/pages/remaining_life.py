@@ -25,7 +25,7 @@ SEEN = {LAST: slice(-10, None), FIRST: slice(10)}
 
 
 def block(values: Values, load: Loader) -> Ran:
-    """The attention block on random states of a window, step by step; first window, first numbers. Raises ShapeError."""
+    """The attention block on random states of windows, step by step; the first window is shown. Raises ShapeError."""
     import torch  # of this cell alone
 
     require_fitting(values)
