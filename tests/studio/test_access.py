@@ -29,15 +29,9 @@ DIALOGS = {
     "atlas?guess=1": (None, "guess-choice"),
 }
 PHONED = (
-    "atlas",
-    "head/L2H9?pin=2&key=2&card=1",
-    "size",
-    "training",
-    "circuit",
-    "learn?lesson=whole-layer",
-    "size?help",
+    "atlas", "head/L2H9?pin=2&key=2&card=1", "size", "training", "circuit", "learn?lesson=whole-layer", "size?help",
     "learn?lesson=draw-a-head",
-)
+)  # fmt: skip
 SHOWN = {
     "atlas": {"map", "head", "role", "weight"},
     "head/L2H9?pin=2&key=2&card=1": {"link", "sink", "chance level", "interval", "log-sum-exp", "weight"},

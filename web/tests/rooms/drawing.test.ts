@@ -66,7 +66,7 @@ describe("the closing sentence", () => {
     [base, 2, "2 numbers a token draw this picture: 95 % of it arrives. On the other sentence it is 32 %: it learned some of the rule."],
     [{ ...base, painted: 0.24 }, 1, "1 number a token is too few: 24 % of the picture arrives, with a wide head 99 %. On the other sentence it is 32 %."],
     [{ ...base, other: 0.1 }, 4, "4 numbers a token draw this picture: 95 % of it arrives. On the other sentence it is 10 %, near chance (8 %): it learned the sentence, not the rule."],
-    [{ ...base, painted: 0.6, widest: 0.61, other: null, chance: null }, 8, "At no width can this be drawn from words alone: 60 % of the picture arrives. On the other sentence it looks as the widest head does, for 50 %."],
+    [{ ...base, painted: 0.6, widest: 0.61, other: null, chance: null }, 8, "At no width can this be drawn from words alone: 60 % of the picture arrives. On the other sentence it agrees with the widest head to 50 %."],
     [{ ...base, other: NaN, chance: NaN }, 8, "8 numbers a token draw this picture: 95 % of it arrives. The other sentence has no place for the rule."],
   ])("%# says what the numbers say", (numbers, width, words) => {
     expect(conclusion(numbers, width, "words")).toBe(words);

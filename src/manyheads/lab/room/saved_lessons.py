@@ -56,6 +56,8 @@ def computed_lessons() -> dict[str, Any]:
             raise ModelError(f"lesson {slug!r} needs a model that is not here: lessons cannot be saved.")
         lessons[slug] = lesson.model_dump(mode="json")
         for name, cell in page.cells.items():
+            if shelf.CELLS[cell.run].page_part:
+                continue  # the page computes it by itself
             for choices in _choices(shelf.parameters_of(cell)):
                 result = learning.run_cell(slug, name, CellAsk(parameters=dict(choices)), progress=lambda *_: None)
                 # Every number to six figures: more than a page shows, and half of the bytes.

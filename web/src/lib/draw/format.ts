@@ -4,7 +4,7 @@ import type { Token } from "../api/types";
 const NONE = "none";
 
 /** A small number with three figures and all its zeros, as a sentence has it: 0.0000162, never 1.62e-5. */
-function small(value: number): string {
+export function small(value: number): string {
   const LEAST = 1e-9;
   if (Math.abs(value) < LEAST) return `${value < 0 ? "> \u2212" : "< "}0.000000001`;
   return value.toLocaleString("en", { maximumSignificantDigits: 3, maximumFractionDigits: 12 });

@@ -3,7 +3,7 @@
 // A change by itself shows little, since removing any head changes something: it is never shown without its control.
 import { csvOf } from "../../lib/api/csv";
 import type { Experiment, Token } from "../../lib/api/types";
-import { powers } from "../../lib/draw/format";
+import { small } from "../../lib/draw/format";
 import { planInWords, type Step } from "./steps";
 
 /** The fields of an `Experiment` that this file uses. */
@@ -15,7 +15,7 @@ export type ResultLike = Pick<
 export function figure(value: number | null, signed = false): string {
   if (value === null || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  const text = size === 0 ? "0" : size >= 1e6 || size < 0.0001 ? powers(value) : size >= 999.5 ? Math.round(value).toLocaleString("en") : value.toPrecision(3);
+  const text = size === 0 ? "0" : size < 0.0001 ? small(value) : size >= 999.5 ? Math.round(value).toLocaleString("en") : value.toPrecision(3);
   const plain = text.replace("-", "−");
   return signed && value > 0 ? `+${plain}` : plain;
 }

@@ -183,7 +183,7 @@ export function conclusion({ painted, widest, other, chance, alike }: Drawn, wid
   let first = `At no width can this be drawn from ${reads} alone: ${inPercent(painted)} of the picture arrives.`;
   if (painted >= 0.9) first = `${numbers} draw${width === 1 ? "s" : ""} this picture: ${inPercent(painted)} of it arrives.`;
   else if (widest >= painted + 0.1) first = `${numbers} ${width > 1 ? "are" : "is"} too few: ${inPercent(painted)} of the picture arrives, with a wide head ${inPercent(widest)}.`;
-  if (other === null || chance === null) return `${first} On the other sentence it looks as the widest head does, for ${inPercent(alike)}.`;
+  if (other === null || chance === null) return `${first} On the other sentence it agrees with the widest head to ${inPercent(alike)}.`;
   if (Number.isNaN(other)) return `${first} The other sentence has no place for the rule.`;
   const second = `On the other sentence it is ${inPercent(other)}`;
   if (other <= 2 * chance) return `${first} ${second}, near chance (${inPercent(chance)})${painted >= 0.5 ? ": it learned the sentence, not the rule" : ""}.`;

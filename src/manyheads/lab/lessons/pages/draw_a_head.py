@@ -124,7 +124,7 @@ def conclusion(result: Drawn, width: int, reads: str) -> str:
     else:
         first = f"At no width can this be drawn from {reads} alone: {percent(result.painted)} of the picture arrives."
     if result.other is None or result.chance is None:
-        return f"{first} On the other sentence it looks as the widest head does, for {percent(result.alike)}."
+        return f"{first} On the other sentence it agrees with the widest head to {percent(result.alike)}."
     if math.isnan(result.other):
         return f"{first} The other sentence has no place for the rule."
     second = f"On the other sentence it is {percent(result.other)}"
