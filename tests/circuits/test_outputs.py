@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.circuits import (
+from manyheads.circuits.says import (
     NOT_KEPT,
     OTHERS,
     SENTENCES,
