@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.circuits import (
+from manyheads.circuits.says import (
     NOT_KEPT,
     OTHERS,
     SENTENCES,
@@ -115,7 +115,14 @@ def own(name, fresh):
     )
 
 
-@pytest.mark.parametrize("name", AROUND)
+def slowly(*names):
+    """Families that are much like others."""
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "gpt2", "llama", "gpt_oss", "gemma2", "gpt_neox", "t5", *slowly("mistral", "qwen3", "opt")]
+)
 def test_every_number_is_the_models_own(name, fresh):
     stack, it = own(name, fresh)
     layer = it.rec.stacks[stack][LAYER]
@@ -279,7 +286,7 @@ def test_smollm2_shares_values_among_heads(smollm2):
 # ------------------------------------------------------------------------------------------------ shares of the stream
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gemma2", "gpt_neox", "t5"])
+@pytest.mark.parametrize("name", ["bert", "gemma2", "gpt_neox", *slowly("gpt2", "llama", "t5")])
 def test_shares_of_the_final_state_sum_to_one_and_a_feed_forwards_is_by_hand(name, fresh):
     lm = loaded(name, fresh)
     rec = mh.record(lm, TEXT)

@@ -10,8 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.circuits import head_output, layer_output, stream_shares
-from manyheads.circuits.outputs import page_table
+from manyheads.circuits.says import head_output, layer_output, stream_shares
+from manyheads.circuits.says.outputs import page_table
 from manyheads.studio import StudioSession, Workspace, publish, write_report
 from manyheads.studio.outside.one_file import page_of
 from manyheads.studio.session import open_recording

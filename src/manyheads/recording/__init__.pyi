@@ -21,7 +21,5 @@ from .word_links import HeadLink as HeadLink
 from .word_links import HeadLinks as HeadLinks
 from .word_links import SpacedWord as SpacedWord
 from .word_links import TellingSearch as TellingSearch
-from .word_links import names_of as names_of
-from .word_links import place_of as place_of
 from .word_links import spaced_words as spaced_words
 from .word_links import telling_link as telling_link

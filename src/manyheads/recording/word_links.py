@@ -223,6 +223,16 @@ class SpacedWord(NamedTuple):
     blank: bool
     aside: bool
 
+    @staticmethod
+    def names(units: Sequence[Unit]) -> list[str]:
+        """The name that asks for each unit of a text."""
+        return names_of(units)
+
+    @staticmethod
+    def place(words: Words, name: str, text: int) -> int | str:
+        """The place of the unit that a name asks for, as `place_of` gives it: or a message where there is none."""
+        return place_of(words, name, text)
+
 
 def spaced_words(words: Words, text: int = 0, num_units: int | None = None) -> list[SpacedWord]:
     """The units of a text in a row, to draw it as a sentence; of a long one the first `num_units`."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from manyheads.base import Cache
-from manyheads.circuits import Additions
+from manyheads.circuits.says import Additions
 from manyheads.corpora import page_texts
 from manyheads.edits import applied
 from manyheads.errors import ManyHeadsError, TextError

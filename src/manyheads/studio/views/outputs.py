@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from manyheads.circuits import (
+from manyheads.circuits.says import (
     Addition,
     Additions,
     HeadOutput,

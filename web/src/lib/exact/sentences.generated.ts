@@ -1,4 +1,4 @@
-// Made from manyheads.circuits.outputs by `make web`, and held to it by a test: what a head says, in words.
+// Made from manyheads.circuits.says.outputs by `make web` (a test holds it): what a head says, in words.
 
 export const SENTENCES = {
   "blind": "{me} sees nothing here.",

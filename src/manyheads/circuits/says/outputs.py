@@ -33,12 +33,12 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Json, brief, plain, plural
-from manyheads.circuits.stream import Addition, Norm, additions
+from manyheads.circuits.says.stream import Addition, Norm, additions
 from manyheads.errors import HeadError, ManyHeadsError, ShapeError, TextError
 from manyheads.heads import Head, NotIterated
 from manyheads.models import LoadedModel
 from manyheads.models.taps import TOLERANCE
-from manyheads.recording import LayerRecord, Recording, names_of, place_of
+from manyheads.recording import LayerRecord, Recording, SpacedWord
 from manyheads.spec import CROSS
 from manyheads.texts import Sinks, Unit, Words, readable
 
@@ -361,7 +361,7 @@ def query_of(recording: Recording, layer: LayerRecord, word: str | int, text: in
             raise ShapeError(f"there is no token {word}: this text has {layer.num_queries(text)}, counted from 0.")
         return word
     words = Words.of(layer.tokens)
-    place = place_of(words, word, text)
+    place = SpacedWord.place(words, word, text)
     if isinstance(place, str):
         raise TextError(place)
     return words.units(text)[place].tokens[-1]
@@ -437,7 +437,7 @@ class OutputRow:
         pieces = readable(tokens)
         names = [
             name if unit.special else f'"{name if unit.word >= 0 else pieces[unit.tokens[0]]}"'
-            for name, unit in zip(names_of(units), units, strict=True)
+            for name, unit in zip(SpacedWord.names(units), units, strict=True)
         ]
         return names, [unit.tokens for unit in units], [bool(sink[list(unit.tokens)].all()) for unit in units]
 
@@ -767,7 +767,7 @@ def page_table() -> str:
         "LEAST_KEYS": LEAST_KEYS,
     }
     lines = [
-        "// Made from manyheads.circuits.outputs by `make web`, and held to it by a test: what a head says, in words.",
+        "// Made from manyheads.circuits.says.outputs by `make web` (a test holds it): what a head says, in words.",
         "",
     ]
     for name, table in {"SENTENCES": SENTENCES, "FIGURES": FIGURES, "COUNTS": COUNTS}.items():
