@@ -713,7 +713,7 @@ class Word implements Scene {
     const mosaicX = outputX - (tight ? 30 : 40) - mosaicW;
     const free = mosaicX - (tight ? 20 : 36) - gutter;
     // Words get the room that they need; where all do not fit, type gets smaller, then labels are cut.
-    const pad = small ? 8 : 12;
+    const pad = small ? 5 : 12;
     let type = b > 1 ? 14 : 13.5;
     let letters = 16;
     let widths: number[];
