@@ -64,7 +64,8 @@ ATTENTION = (
     ),
     Term(
         "share", "The part of a look, or of what a head says, that is one word's; all parts make 100 %.",
-        "A word in pieces has the sum of theirs. Tables call the mean share on some tokens mass: `sink_mass`.", "howto/hear-a-head.md",
+        "A word in pieces has the sum of theirs. Tables call the mean share on some tokens mass: `sink_mass`.",
+        "howto/hear-a-head.md",
     ),
     Term(
         "looks", "Where a word's look goes: the shares of its weights in one head.",
