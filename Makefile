@@ -70,6 +70,7 @@ web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or
 	@$(BIN)/python -m manyheads.roles.words.role_table web/src/lib/draw/roles.generated.ts
 	@$(BIN)/python -m manyheads.studio.views.sizes web/src/rooms/size/sizes.generated.json
 	@$(BIN)/python -m manyheads.roles.words.glossary web/src/lib/words.generated.ts
+	@$(BIN)/python -m manyheads.circuits.outputs web/src/lib/exact/sentences.generated.ts
 	@$(BIN)/python -m manyheads.lab.room.saved_lessons
 	@cd web && npm ci --silent --no-audit --no-fund && npm run --silent types && npm run --silent check && npm test --silent \
 	  && npm run --silent build

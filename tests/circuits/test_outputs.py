@@ -130,8 +130,12 @@ def test_every_number_is_the_models_own(name, fresh):
         near(head.weights, it.weights[index], 1e-7)
         near(head.v, values)
         near(head.out, out, 1e-7)
-        near(head.heard, it.weights[index] * (values @ out) / (out @ out), 1e-6)
-        assert head.heard.sum() == pytest.approx(1) and head.kv_head == index // per_group and index in head.group
+        lengths = np.linalg.norm(values[it.weights[index] > 0], axis=1)
+        assert head.silent == (np.linalg.norm(out) < 0.15 * lengths.mean()) == (head.heard is None)
+        if not head.silent:
+            near(head.heard, it.weights[index] * (values @ out) / (out @ out), 1e-6)
+            assert head.heard.sum() == pytest.approx(1)
+        assert head.kv_head == index // per_group and index in head.group
         total = np.nansum(np.exp(head.scores)) + (0 if head.sink is None else math.exp(head.sink))
         near(np.nan_to_num(np.exp(head.scores)) / total, it.weights[index], 1e-7)
         assert head.lse == pytest.approx(math.log(total)) and head.missing == pytest.approx(1 - it.weights[index].sum())
@@ -144,6 +148,7 @@ def test_every_number_is_the_models_own(name, fresh):
         single = head_output(it.rec, head.head, QUERY, it.lm)
         near(single.adds, result.adds[index])
         near(single.before, it.before)
+        assert single.wrote == pytest.approx(result.wrote[index])
     near(result.before, it.before)
     near(result.after, it.after, 1e-7)
     added = result.adds.sum(0) + result.output_bias
@@ -217,7 +222,7 @@ def test_keys_without_a_column_are_one_exact_column(fresh):
         assert few.scores[-1] == pytest.approx(math.log(np.exp(whole.scores[left]).sum()))
         near(few.v[-1], whole.weights[left] @ whole.v[left] / whole.weights[left].sum())
         near(few.weights @ few.v, whole.out)
-        assert few.heard.sum() == pytest.approx(1) and few.sentence == whole.sentence
+        assert few.sentence == whole.sentence and (few.heard is None or few.heard.sum() == pytest.approx(1))
         ranked = [key for key in np.argsort(-whole.weights, kind="stable") if key != 9]
         assert set(ranked[:2]) < set(few.keys) and np.isnan(few.k[-1]).all()
     assert whole.missing == pytest.approx(1 - whole.weights.sum()) and whole.missing > 0
@@ -466,7 +471,7 @@ def test_sinks_are_where_a_look_parks(animal):
     )
 
 
-def test_a_word_in_pieces_is_one_voice_and_asks_with_its_first_piece(minilm):
+def test_a_word_in_pieces_is_one_voice_and_asks_with_its_last_piece(minilm):
     rec = mh.record(minilm, "The unhappiest tokenizer cried.", keep=VALUES)
     pieces = [place for place, piece in enumerate(rec.tokens.pieces[0]) if piece.startswith("##")]
     assert pieces
@@ -474,7 +479,9 @@ def test_a_word_in_pieces_is_one_voice_and_asks_with_its_first_piece(minilm):
     results = (head_output(rec, head, "tokenizer") for head in heads)
     result = next(result for result in results if not result.silent)
     whole = next(voice for voice in result.voices if voice.name == '"tokenizer"')
-    members = [result.query, *[place for place in pieces if place > result.query]]
+    first = rec.tokens.pieces[0].index("token")
+    members = [first, *(place for place in pieces if place > first)]
+    assert result.query == members[-1]
     assert whole.is_me and whole.look == pytest.approx(result.weights[members].sum())
     assert whole.heard == pytest.approx(result.heard[members].sum())
 
@@ -579,7 +586,7 @@ def test_a_bare_call_has_no_text_to_read_again_and_names_places(fresh):
     rec = mh.record_call(lm.model, input_ids=torch.randint(5, 60, (1, 9), generator=fresh), keep=VALUES)
     result = head_output(rec, "L0H4", 6, lm)
     assert result.adds is None and "no text that a model could read again" in result.because
-    assert result.word == "place 6" and result.sentence.startswith("place 6") and result.heard is not None
+    assert result.word == "place 6" and result.sentence.startswith("place 6") and result.out is not None
 
 
 def test_what_cannot_be_asked_is_refused(animal, minilm):

@@ -1,12 +1,24 @@
 """What a head says at a token, as the server sends it: the arrays of the library, and why others are left out."""
 
+import gzip
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 import manyheads as mh
 from manyheads.circuits import head_output, layer_output, stream_shares
+from manyheads.circuits.outputs import page_table
+from manyheads.studio import StudioSession, Workspace, publish, write_report
+from manyheads.studio.outside.one_file import page_of
+from manyheads.studio.session import open_recording
+from manyheads.studio.views.atlas import atlas_of
 from manyheads.studio.views.maps import unpack
-from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
+from manyheads.studio.views.outputs import output_of
+from tests.models.tiny import save_tiny, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.studio.serving import TEXT
 
 VALUES = ("q", "k", "v", "lse")
@@ -67,9 +79,6 @@ def test_a_large_recording_holds_no_values_until_they_are_asked_for(studio, monk
 
 
 def test_a_file_plays_to_the_mix_and_an_edited_recording_does_not_say_what_it_adds(studio, tmp_path, fresh):
-    from manyheads.studio import StudioSession, Workspace
-    from manyheads.studio.views.outputs import output_of
-
     lm = mh.load(save_tiny(tiny_llama(3), tmp_path / "llama", tiny_tokenizer()))
     mh.record(lm, "the cat sat on the mat", keep=VALUES).save(tmp_path / "own.heads")
     desk = StudioSession(Workspace.of([tmp_path]))
@@ -121,3 +130,156 @@ def test_a_forward_pass_needs_the_model(studio):
     said = studio.get(f"/api/recordings/{listed['two.heads']}/pass/2")
     assert said.status == 404 and "the model is not loaded here" in said.json["words"]
     assert studio.get(f"/api/recordings/{studio.open(TEXT)['id']}/pass/999").status == 404
+
+
+# ------------------------------------------------------------------------------------------- pages without a server
+
+SAID = """async ([names, tokens, keys]) => {
+  const { source } = document.querySelector(".manyheads");
+  const id = (await (await source.get("/api/workspace")).json()).opened;
+  const out = [];
+  const shown = ([name, { data, shape }]) => [name, { data: [...data].map(String), shape }];
+  for (const name of names) for (const token of tokens) for (const most of keys) {
+    try {
+      const answer = await source.get(`/api/recordings/${id}/said/${name}/${token}?keys=${most}`);
+      const { header, arrays } = answer.envelope();
+      const plain = Object.entries(arrays).map(shown);
+      out.push({ header: { ...header, arrays: null }, arrays: Object.fromEntries(plain) });
+    } catch (error) {
+      out.push(error.message);
+    }
+  }
+  return out;
+}"""
+
+
+@pytest.fixture
+def asked(new_page):
+    """`asked(path, names, tokens, keys)`: what a saved page answers, in that order: header and arrays, or a refusal."""
+
+    def ask(path, names, tokens, keys=(24,)):
+        page = new_page(offline=True)
+        page.goto(path.as_uri())
+        expect(page.get_by_test_id("studio")).to_be_visible()
+        answers = page.evaluate(SAID, [list(names), list(tokens), list(keys)])
+        return [
+            answer if isinstance(answer, str) else (answer["header"], numbers(answer["arrays"])) for answer in answers
+        ]
+
+    return ask
+
+
+def numbers(arrays):
+    return {name: np.array([float(x) for x in array["data"]]).reshape(array["shape"]) for name, array in arrays.items()}
+
+
+def odd_recordings():
+    models = {"sinks and windows": tiny_gpt_oss(), "shared keys": tiny_llama(2), "bias and crossing": tiny_t5()}
+    return {
+        name: mh.record(
+            mh.load(model, tokenizer=tiny_tokenizer()), "the old cat sat on the table and a dog saw it", keep=VALUES
+        )
+        for name, model in models.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sinks and windows", "shared keys", "bias and crossing"])
+def test_an_exact_page_computes_what_any_head_says(asked, tmp_path, name):
+    recording = odd_recordings()[name]
+    write_report(tmp_path / "odd.html", recording, exact=True)
+    desk = StudioSession(Workspace())
+    opened = open_recording(desk, recording)
+    layers = [layer for stack in recording.stacks.values() for layer in stack]
+    names = [str(head) for layer in layers for head in layer.site.heads[::2]] + [str(layer.site) for layer in layers]
+    tokens, keys = (1, 10), (5, 24)
+    answers = iter(asked(tmp_path / "odd.html", names, tokens, keys))
+    for head, token, most in product(names, tokens, keys):
+        header, arrays = next(answers)
+        want, want_arrays = unpack(output_of(desk.workspace, opened, head, token, most))
+        assert header["because"].startswith("this page has no model")
+        same = {key: value for key, value in want.items() if key not in ("arrays", "because")}
+        if ":" not in head or "cross" in head or "encoder" in head:  # a decoder's own words are its tokens there
+            assert {key: header[key] for key in ("said", "figures")} == {key: same[key] for key in ("said", "figures")}
+        for key in ("keys", "others", "hidden", "tokens", "scale", "softcap", "silent"):
+            assert header[key] == same[key], (head, key)
+        for key in ("kv_head", "group", "num_kv_heads", "heads", "query"):
+            assert header.get(key) == same.get(key), (head, key)
+        for key in ("missing", "lse", "sink"):
+            assert header.get(key) == (None if same.get(key) is None else pytest.approx(same[key])), (head, key)
+        assert set(arrays) == set(want_arrays)
+        for key, value in want_arrays.items():
+            np.testing.assert_allclose(arrays[key], value, atol=3e-6, err_msg=f"{head} {token} {most} {key}")
+
+
+@pytest.mark.slow
+def test_an_exact_page_keeps_what_is_added_of_the_layer_that_it_begins_with(asked, tmp_path, minilm, recorded):
+    words = write_report(tmp_path / "exact.html", minilm, TEXT, exact=True)
+    desk = StudioSession(Workspace())
+    telling = atlas_of(open_recording(desk, recorded), 0, None).telling
+    layer = telling.head.rpartition("H")[0]
+    other = f"{layer}H{(int(telling.head.rpartition('H')[2]) + 1) % 12}"
+    names = [telling.head, other, layer, "L0H0"]
+    (head, numbers), (_, neighbour), (_, whole), (far, nothing) = asked(tmp_path / "exact.html", names, [telling.query])
+    output = head_output(recorded, telling.head, telling.query, minilm, keys=24)
+    assert head["said"] == output.sentence and head["because"] == "" and head["wrote"] == pytest.approx(output.wrote)
+    assert_arrays(numbers, output, ("q", "k", "v", "scores", "weights", "heard", "out", "adds", "before"))
+    assert_arrays(neighbour, head_output(recorded, other, telling.query, minilm, keys=24), ("out", "adds"))
+    assert_arrays(whole, layer_output(recorded, layer, telling.query, minilm), ("adds", "wrote", "after"))
+    assert "adds" not in nothing and f"kept of {layer} at token {telling.query} alone" in far["because"]
+    assert "out" in nothing and words
+
+
+@pytest.mark.slow
+def test_a_page_of_maps_keeps_what_its_first_head_says_and_refuses_the_others(asked, tmp_path, minilm, recorded):
+    write_report(tmp_path / "maps.html", minilm, TEXT)
+    desk = StudioSession(Workspace())
+    telling = atlas_of(open_recording(desk, recorded), 0, None).telling
+    layer = telling.head.rpartition("H")[0]
+    kept, whole, refused, nobody = asked(tmp_path / "maps.html", [telling.head, layer, "L0H0", "L9H9"], [telling.query])
+    output = head_output(recorded, telling.head, telling.query, minilm, keys=24)
+    assert kept[0]["said"] == output.sentence and whole[0]["said"].startswith("Twelve looks became one vector")
+    assert_arrays(kept[1], output, ("out", "adds", "weights"))
+    assert f"It keeps what {telling.head} and its layer say at token {telling.query}." in refused
+    assert "There is no head L9H9 in this page." in nobody
+
+
+DROPPED = """async ([bytes, name, token]) => {
+  const { source } = document.querySelector(".manyheads");
+  const entry = (await source.upload("/api/uploads", new File([Uint8Array.from(bytes)], "own.heads"))).json();
+  const { header, arrays } = (await source.get(`/api/recordings/${entry.id}/said/${name}/${token}`)).envelope();
+  const plain = Object.entries(arrays).map(([name, { data, shape }]) => [name, { data: [...data].map(String), shape }]);
+  return { header: { ...header, arrays: null }, arrays: Object.fromEntries(plain) };
+}"""
+
+
+@pytest.mark.slow
+def test_a_dropped_file_plays_to_the_mix(new_page, tmp_path, minilm, recorded):
+    write_report(tmp_path / "page.html", minilm, "A page.")
+    recorded.save(tmp_path / "own.heads")
+    page = new_page(offline=True)
+    page.goto((tmp_path / "page.html").as_uri())
+    expect(page.get_by_test_id("studio")).to_be_visible()
+    answer = page.evaluate(DROPPED, [list((tmp_path / "own.heads").read_bytes()), "L3H1", IT])
+    output = head_output(recorded, "L3H1", IT, keys=24)
+    assert_arrays(numbers(answer["arrays"]), output, ("q", "k", "v", "scores", "weights", "heard", "out"))
+    assert "adds" not in answer["arrays"] and "this page has no model" in answer["header"]["because"]
+    assert answer["header"]["said"].startswith(output.sentence[:20])
+
+
+def test_pages_carry_the_program_that_plays(tmp_path, minilm, recorded):
+    from manyheads.studio.outside.notebook import of_recording
+
+    built = (files("manyheads.studio") / "static" / "play.js").read_bytes()
+    page, _ = page_of(desk := StudioSession(Workspace()), open_recording(desk, recorded))
+    assert 'id="manyheads-play" data-program=""' in page and 'id="manyheads-exact" data-program=""' in page
+    publish(tmp_path / "site", [recorded])
+    assert (tmp_path / "site" / "play.js").read_bytes() == built
+    widget = of_recording(recorded, 400)
+    assert gzip.decompress(widget.play) == built
+    widget.close()
+
+
+def test_the_page_has_the_librarys_sentences():
+    path = Path(__file__).parents[2] / "web/src/lib/exact/sentences.generated.ts"
+    assert path.read_text(encoding="utf-8") == page_table(), "run `make web`"

@@ -380,6 +380,7 @@ def test_the_pages_types_are_of_the_description_here_and_its_scripts_are_small()
     assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 360_000
     for name in ("exact.js", "training.js", "circuit.js"):  # what some pages load besides
         assert len(gzip.compress((STATIC / name).read_bytes(), 9)) < 20_000
+    assert len(gzip.compress((STATIC / "play.js").read_bytes(), 9)) < 45_000  # all scenes, loaded with the first
 
 
 def test_the_page_names_nothing_but_its_own_files():

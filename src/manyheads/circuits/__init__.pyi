@@ -5,7 +5,6 @@ from .attribution import logit_attribution as logit_attribution
 from .circuit import Circuit as Circuit
 from .circuit import find_circuit as find_circuit
 from .circuit import measure_circuit as measure_circuit
-from .outputs import FIGURES as FIGURES
 from .outputs import NOT_KEPT as NOT_KEPT
 from .outputs import OTHERS as OTHERS
 from .outputs import SENTENCES as SENTENCES

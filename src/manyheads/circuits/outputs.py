@@ -17,10 +17,13 @@ words and not of pieces; the page makes it from the same table.
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -115,7 +118,8 @@ class HeadOutput(NotIterated):
     - `scores`: after scale, softcap and `bias`; NaN: hidden. The others': the log of their summed exp.
     - `weights`: the shares of the look; `missing`, that of nobody: a learned sink (`sink`, its score) without a value.
     - `heard`: the shares of the output, `out`. The others' v is the mean of theirs, weighted, so that all sums hold.
-    - `adds`, `before`: what `out` adds to the residual stream, and the stream before that.
+    - `adds`, `before`: what `out` adds to the residual stream, and the stream before that. `wrote`: the share of `adds`
+      in what the whole layer adds, along that.
     - `scale`, `softcap`, `lse`: of the scores; `kv_head` serves the query heads `group`.
     - `norm`: "pre", "post" or "none"; `branch_norm`: whether a norm stands between the heads' sum and the stream, which
       is held as it acted.
@@ -143,6 +147,7 @@ class HeadOutput(NotIterated):
     out: Float64[ndarray, "f"] | None
     adds: Float64[ndarray, "m"] | None
     before: Float64[ndarray, "m"] | None
+    wrote: float | None
     scale: float
     softcap: float | None
     lse: float
@@ -186,6 +191,7 @@ class HeadOutput(NotIterated):
             "out": plain(self.out),
             "adds": plain(self.adds),
             "before": plain(self.before),
+            "wrote": self.wrote,
             "scale": self.scale,
             "norm": self.norm,
             "because": self.because,
@@ -283,7 +289,7 @@ def head_output(
       shares of the look alone.
     - `head`: as "L3H1".
     - `word`: a word of the text as it is spelt ("it#2" is the second "it"), or a token's position; of a word in pieces
-      its first one asks.
+      its last one asks, which has read the others.
     - `lm`: the recorded model, for what the output adds to the stream: one forward pass.
     - `text`: which text, from 0.
     - `keys`: at most so many columns: the word that asks, those with the largest shares, and one for all others. None:
@@ -358,7 +364,7 @@ def query_of(recording: Recording, layer: LayerRecord, word: str | int, text: in
     place = place_of(words, word, text)
     if isinstance(place, str):
         raise TextError(place)
-    return words.units(text)[place].tokens[0]
+    return words.units(text)[place].tokens[-1]
 
 
 def _stream(
@@ -514,12 +520,13 @@ class OutputRow:
             heard = None if silent else weights * (values @ out) / (out @ out)
         else:
             stream, because = None, NOT_KEPT
-        adds = before = None
+        adds = before = wrote = None
         if stream is not None and out is not None:
             stream, because = self._trusted(head, out, stream)
         if stream is not None and out is not None:
             adds = stream.of_heads(out[None].to(stream.joined.device), slice(head, head + 1))[0]
-            before = stream.before
+            before, total = stream.before, stream.of_layer
+            wrote = float(adds @ total / total.square().sum().clamp_min(1e-300))
         chosen = torch.tensor(columns.keys, dtype=torch.long)
         left = visible.clone()
         left[chosen] = False
@@ -535,9 +542,6 @@ class OutputRow:
                 last = torch.full_like(values[:1], math.nan) if others is None else others.reshape(values[:1].shape)
                 part = torch.cat([part, last])
             return part.numpy()
-
-        def total(values: Tensor | None) -> Tensor | None:
-            return None if values is None else values[left].sum(0)
 
         share = weights[left].sum()
         mean = None if values is None else weights[left] @ values[left] / share.clamp_min(1e-300)
@@ -561,10 +565,11 @@ class OutputRow:
             np.where(np.isneginf(all_scores), np.nan, all_scores),
             all_weights,
             together(bias),
-            together(heard, total(heard)),
+            together(heard, None if heard is None else heard[left].sum()),
             None if out is None else out.numpy(),
             None if adds is None else adds.cpu().numpy(),
             None if before is None else before.cpu().numpy(),
+            wrote,
             self.rule.scale,
             self.rule.softcap,
             lse,
@@ -749,3 +754,27 @@ def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, follow
     written, probability = following
     words |= {"next": f'"{written.strip() or written}"', "chance": share(probability)}
     return SENTENCES["pass, next"].format(**words)
+
+
+def page_table() -> str:
+    """The sentences and their limits, as the TypeScript that a page without a server imports."""
+    limits = {
+        "SILENT": SILENT,
+        "PARKED": PARKED,
+        "SPREAD": SPREAD,
+        "FOUND": FOUND,
+        "NOTED": NOTED,
+        "LEAST_KEYS": LEAST_KEYS,
+    }
+    lines = [
+        "// Made from manyheads.circuits.outputs by `make web`, and held to it by a test: what a head says, in words.",
+        "",
+    ]
+    for name, table in {"SENTENCES": SENTENCES, "FIGURES": FIGURES, "COUNTS": COUNTS}.items():
+        lines.append(f"export const {name} = {json.dumps(table, indent=2)} as const;")
+    lines += [f"export const {name} = {json.dumps(value)};" for name, value in limits.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page_table(), encoding="utf-8")

@@ -90,6 +90,12 @@ class Addition:
         added = self._through(self.bias)
         return added if self.branch is None else added + self.branch.rest * self.factor
 
+    @property
+    def of_layer(self) -> Float64[Tensor, "m"]:
+        """What heads and bias add together."""
+        added = self.after - self.before
+        return added if self.beside is None else added - self.beside
+
     def _through(self, x: Float64[Tensor, "*rows m"]) -> Float64[Tensor, "*rows m"]:
         if self.branch is not None:
             x = (x - x.mean(-1, keepdim=True) if self.branch.centres else x) * self.branch.slope

@@ -17,4 +17,5 @@ from .session import StudioSession as StudioSession
 from .session import address_of as address_of
 from .session import desk_with as desk_with
 from .session import open_text as open_text
+from .state.recordings import keep_for as keep_for
 from .state.workspace import Workspace as Workspace

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 
 from manyheads.base import Cache
 from manyheads.errors import FileAccessError, ManyHeadsError, RecordingError, TextError
-from manyheads.inputs import Inputs, Long, record
+from manyheads.inputs import Inputs, Long, read, record
 from manyheads.interventions import importance
 from manyheads.models import LoadedModel
 from manyheads.plan import AblationKind
@@ -32,7 +32,7 @@ from manyheads.studio.problems import Busy, NotHere, TooLarge
 from manyheads.studio.schema.base import MAX_TEXT, FileEntry
 from manyheads.studio.schema.experiments import Experiment, ExperimentAsk, Pruning, PruningAsk
 from manyheads.studio.schema.recordings import Atlas, RecordingAsk, RecordingInfo, Worth
-from manyheads.studio.state.recordings import TITLE, Opened, Recordings
+from manyheads.studio.state.recordings import TITLE, Opened, Recordings, keep_for
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views import experiments
 from manyheads.studio.views.atlas import Labels, atlas_of
@@ -229,7 +229,10 @@ def open_text(
             f"the text has {len(text):,} characters, above the studio's {MAX_TEXT:,}: record() it, and show that."
         )
     if long != "windows":
-        opened = desk.recordings.add(recording or record(lm, Inputs(text, long=long)), text[:TITLE], lm.name)
+        inputs = Inputs(text, long=long)
+        if recording is None:
+            recording = record(lm, inputs, keep=keep_for(lm, read(lm, inputs).num_tokens))
+        opened = desk.recordings.add(recording, text[:TITLE], lm.name)
     elif recording is not None:
         opened = desk.recordings.add_text(recording, lm.name, text)
     else:

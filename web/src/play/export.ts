@@ -109,7 +109,7 @@ class SvgStage extends Stage {
 
   override picture(picture: Picture, rect: Rect, alpha = 1): void {
     if (alpha <= 0.003 || rect.w < 0.2 || rect.h < 0.2) return;
-    this.elements.push(`<image ${box(rect)} preserveAspectRatio="none" style="image-rendering:pixelated" href="${picture.toDataURL()}"${opacity(alpha)}/>`);
+    this.elements.push(`<image ${box(rect)} preserveAspectRatio="none" image-rendering="pixelated" href="${picture.toDataURL()}"${opacity(alpha)}/>`);
   }
 
   override clip(rect: Rect, draw: () => void): void {

@@ -535,7 +535,7 @@ class Layer implements Scene {
     const alpha = ease(t, MIXED, 10.2);
     const names = 34 * scale;
     const room = list.w - names - 48 * scale;
-    const fits = Math.max(2, Math.floor(list.h / (13 * scale)));
+    const fits = Math.max(2, Math.floor(list.h / (11.5 * scale)));
     const all = [...wrote.keys()];
     const rows = all.length <= fits ? all : all.sort((a, b) => Number(b === this.place.index) - Number(a === this.place.index) || wrote[b]! - wrote[a]!).slice(0, fits).sort((a, b) => a - b);
     const pitch = Math.min(list.h / rows.length, 26 * scale);

@@ -153,6 +153,18 @@ class Word implements Scene {
     return quoted(this.place.queries[this.place.query]);
   }
 
+  /** The same above a block, where room is short. */
+  get #short(): string {
+    const words = this.#me;
+    return words.length > 12 ? `${words.slice(0, 10)}…${words.startsWith("“") ? "”" : ""}` : words;
+  }
+
+  /** A title above a block of the stream: to its right edge on a wide stage, where room is at the left. */
+  #title(stage: Stage, rect: Rect, words: string, colour: string, alpha: number, weight = 620): void {
+    const [x, align] = stage.tall ? [rect.x, "left" as const] : [rect.x + rect.w, "right" as const];
+    stage.text(words, x, rect.y - 7, { size: weight === 620 ? 11.5 : 11, weight, align, colour, alpha });
+  }
+
   /** When the query is at a column. */
   #visit(j: number): number {
     const [turn, best] = [this.#visited.indexOf(j), this.#visited.indexOf(this.#best)];
@@ -279,7 +291,7 @@ class Word implements Scene {
     if (!out) return;
     const coming = (rect: Rect, title: string, alpha: number) => {
       stage.frame(rect, colours.line2, 1, 0.9 * alpha, true);
-      if (alpha > 0.05) stage.text(title, rect.x, rect.y - 7, { size: 11, colour: colours.ink3, alpha });
+      if (alpha > 0.05) this.#title(stage, rect, title, colours.ink3, alpha, 400);
     };
     const shown = ease(t, 0.9, 1.6);
     coming(layout.mosaic, "", shown * (1 - ease(t, 9, 10)));
@@ -554,7 +566,7 @@ class Word implements Scene {
         });
         if (landed === 1) spot(to, (i) => `what head ${this.place.index} adds, number ${i + 1} of ${adds.length}: ${decimal(adds[i]!, 4)}`);
       }
-      stage.text(`+ head ${this.place.index}`, to.x, to.y - 7, { size: 11.5, weight: 620, colour: colours.ink2, alpha: ease(t, 13.9, 14.3) });
+      this.#title(stage, to, `+ head ${this.place.index}`, colours.ink2, ease(t, 13.9, 14.3));
     }
     const risen = ease(t, 0, 0.35);
     const lifted = tall ? layout.source : mixRect({ ...layout.source, y: layout.source.y + 8 }, layout.source, risen);
@@ -562,7 +574,7 @@ class Word implements Scene {
     stage.picture(block(before), own, risen);
     stage.frame(own, colours.line2, 1, risen);
     spot(own, (i) => `${me} before, number ${i + 1} of ${before.length}: ${decimal(before[i]!, 4)}`);
-    stage.text(`${me} before`, layout.before.x, layout.before.y - 7, { size: 11.5, weight: 620, colour: colours.ink2, alpha: ease(t, 1.5, 1.8) });
+    this.#title(stage, layout.before, `${this.#short} before`, colours.ink2, ease(t, 1.5, 1.8));
     if (!adds || !after || t < 15.3) return;
     const added = ease(t, 15.3, 16.3);
     if (added < 1) {
@@ -573,7 +585,7 @@ class Word implements Scene {
       stage.frame(layout.after, colours.accent, 2);
       spot(layout.after, (i) => `number ${i + 1} of ${after.length}\n${decimal(before[i]!, 4)} + ${decimal(adds[i]!, 4)} = ${decimal(after[i]!, 4)}`);
     }
-    stage.text("= so far", layout.after.x, layout.after.y - 7, { size: 11.5, weight: 620, colour: colours.accent, alpha: ease(t, 15.3, 15.8) });
+    this.#title(stage, layout.after, "= so far", colours.accent, ease(t, 15.3, 15.8));
   }
 
   /** Below, while the query matches: q, k and their products as bars, their sum, and the score. */
@@ -612,16 +624,17 @@ class Word implements Scene {
     });
     const x = bars.x + bars.w + 28;
     const right = Math.min(panel.x + panel.w, x + 260 * scale);
-    const line = (y: number, words: string, figure: string, strong: boolean) => {
-      stage.text(words, x, y, { colour: colours.ink2, alpha });
+    const line = (y: number, forms: string[], figure: string, strong: boolean) => {
+      const room = right - x - stage.measure(figure, { size: 14, weight: 700 }) - 6;
+      stage.text(forms.find((form) => stage.measure(form) <= room) ?? "", x, y, { colour: colours.ink2, alpha });
       stage.text(figure, right, y, { size: 14, weight: strong ? 700 : 620, align: "right", colour: strong ? colours.accent : colours.ink, alpha });
     };
     const top = panel.y + Math.min(pitch * 0.5, 16 * scale) + 4;
     const step = Math.min(24 * scale, (panel.h - 20) / 3);
     stage.text(`${this.#home === j ? "itself" : "→"} ${this.keys[j]!.label}`, x, top, { size: 14, mono: true, weight: 620, alpha });
-    line(top + step * 1.1, `sum of the ${q.length} products`, decimal(dots[j]!), false);
+    line(top + step * 1.1, [`sum of the ${q.length} products`, "q·k"], decimal(dots[j]!), false);
     const root = Math.abs(this.header.scale * Math.sqrt(q.length) - 1) < 1e-6;
-    line(top + step * 2.1, root ? `÷ √${q.length}: the score` : "scaled: the score", decimal(scores[j]!), true);
+    line(top + step * 2.1, [root ? `÷ √${q.length}: the score` : "scaled: the score", "score"], decimal(scores[j]!), true);
   }
 
   /** Below, from the mean on: how much of the look a word has, and how much of what is said. */
@@ -700,7 +713,7 @@ class Word implements Scene {
     const mosaicX = outputX - (tight ? 30 : 40) - mosaicW;
     const free = mosaicX - (tight ? 20 : 36) - gutter;
     // Words get the room that they need; where all do not fit, type gets smaller, then labels are cut.
-    const pad = small ? 8 : 12;
+    const pad = small ? 5 : 12;
     let type = b > 1 ? 14 : 13.5;
     let letters = 16;
     let widths: number[];

@@ -1,7 +1,10 @@
 // Scenes as functions of time: chapters, stills, and what lies between two values.
 import { describe, expect, it } from "vitest";
+import { cumulated, curled, decimal, inWords, peakOf, share } from "../../src/play/figures";
+import { keysOf, OTHERS, NOBODY, type LookHeader, type Place } from "../../src/play/look";
 import { chapterAt, stillFrom, stills, type Scene } from "../../src/play/scene";
 import { ribbonPath } from "../../src/play/stage";
+import { stripLength } from "../../src/play/word";
 import { ease, linear, mixRect } from "../../src/play/time";
 
 const scene: Scene = {
@@ -52,5 +55,40 @@ describe("a ribbon", () => {
     const ends = (down: boolean) => ribbonPath(a, b, down).map(([, ...numbers]) => numbers.slice(-2));
     expect(ends(false)).toEqual([[14, 20], [50, 80], [50, 89], [14, 26]]);
     expect(ends(true)).toEqual([[10, 26], [50, 80], [58, 80], [14, 26]]);
+  });
+});
+
+describe("figures", () => {
+  it("have a true minus sign, and no negative zero", () => {
+    expect([decimal(-1.236), decimal(-0.004), decimal(3, 0)]).toEqual(["−1.24", "0.00", "3"]);
+    expect([0.677, 0.0049, 0, -0.03].map(share)).toEqual(["68 %", "< 1 %", "0 %", "−3 %"]);
+    expect([inWords(12), inWords(57), curled('"it" asked')]).toEqual(["twelve", "57", "“it” asked"]);
+  });
+
+  it("add up, and a peak is stretched by no outlier", () => {
+    expect(cumulated([0.5, 0.25, 0.125])).toEqual([0, 0.5, 0.75, 0.875]);
+    expect(peakOf(Array.from({ length: 199 }, (_, i) => (i % 7) - 3), [900])).toBe(3);
+  });
+});
+
+describe("a strip", () => {
+  it("has whole pixels a cell, or cells of several numbers where they would be too small", () => {
+    expect(stripLength(149, 32)).toEqual({ strip: 128, group: 1 });
+    expect(stripLength(96, 64)).toEqual({ strip: 96, group: 1 });
+    const wide = stripLength(140, 256);
+    expect(wide.group).toBe(4);
+    expect(wide.strip / (256 / wide.group)).toBeGreaterThanOrEqual(1.5);
+  });
+});
+
+describe("columns of a look", () => {
+  it("are named in the order of the text, others and a sink without a key last", () => {
+    const token = (text: string, special = false) => ({ piece: text, text, label: text, special, sink: special, unknown: false });
+    const header = { keys: [0, 2, OTHERS], others: 5, tokens: ["[CLS]", "animal", "5 others"] } as unknown as LookHeader;
+    const place = { keys: [token("[CLS]", true), token("The"), token("animal")] } as unknown as Place;
+    const keys = keysOf(header, place, (column) => column === 1, true);
+    expect(keys.map(({ token }) => token)).toEqual([0, 2, OTHERS, NOBODY]);
+    expect(keys.map(({ name }) => name)).toEqual(["[CLS]", "“animal”", "5 others", "nobody"]);
+    expect(keys.map(({ parking, masked }) => [parking, masked])).toEqual([[true, false], [false, true], [false, false], [true, false]]);
   });
 });

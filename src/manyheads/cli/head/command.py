@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from manyheads import figures, inputs, measurement, statistics, texts
+from manyheads import circuits, figures, inputs, measurement, statistics, texts
 from manyheads.base import Json
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
@@ -41,7 +41,7 @@ from manyheads.cli.arguments import (
     typed_source,
 )
 from manyheads.cli.head.picture import Question, look_at_picture
-from manyheads.cli.head.says import Saying, say, saying_lines
+from manyheads.cli.head.says import saying_lines
 from manyheads.cli.look.command import home
 from manyheads.cli.terminal.console import (
     LINK_COLOUR,
@@ -102,7 +102,7 @@ class HeadResult:
     window: int
     num_windows: int
     written: tuple[str, ...]
-    saying: Saying | None
+    saying: circuits.HeadOutput | None
     seconds: float
 
     def to_dict(self, top: int, leave_out: bool) -> Json:
@@ -235,7 +235,7 @@ def gather(
         assert record is not None, "it was asked for"
         layer = record.stacks[head.stack][head.layer]
         layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
-        saying = None if say_at is None else say(lm, record, head, say_at, table.sinks)
+        saying = None if say_at is None else circuits.head_output(record, head, say_at, lm, sinks=table.sinks)
     written = []
     if plot is not None:
         with talk.step(f"drawing {plot.name}"):

@@ -7,50 +7,26 @@ that the studio's scene ends with.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from manyheads import circuits
-from manyheads.base import Json
 from manyheads.cli.terminal.console import clean, knows_blocks, link_colour, shortened, wrapped
-from manyheads.heads import Head
 from manyheads.roles.words import figure
 
 if TYPE_CHECKING:
-    from manyheads.models import LoadedModel
-    from manyheads.recording import Recording
     from manyheads.roles import HeadRole
-    from manyheads.texts import Sinks
 
 MOST_VOICES = 8
 BAR = 20  # columns of all of a look, or of an output
 NAME_WIDTH = 14
 
 
-@dataclass(frozen=True)
-class Saying:
-    """What the head says at the word, and its share of what its layer adds there (None where that is not known)."""
-
-    output: circuits.HeadOutput
-    wrote: float | None
-
-    def to_dict(self) -> Json:
-        return {**self.output.to_dict(), "wrote": self.wrote}
-
-
-def say(lm: LoadedModel, recording: Recording, head: Head, word: str, sinks: Sinks) -> Saying:
-    """Errors: TextError for a word that is not in the text, or is there several times."""
-    output = circuits.head_output(recording, head, word, lm, sinks=sinks)
-    layer = circuits.layer_output(recording, str(head).rpartition("H")[0], output.query, lm, sinks=sinks)
-    return Saying(output, None if layer.wrote is None else float(layer.wrote[head.index]))
-
-
-def saying_lines(saying: Saying, role: HeadRole | None, console: Console) -> list[list[Text]]:
+def saying_lines(output: circuits.HeadOutput, role: HeadRole | None, console: Console) -> list[list[Text]]:
     """The sentence, the two bars of each word, and what is added to the stream."""
-    output, colour = saying.output, link_colour(role)
+    colour = link_colour(role)
     bar = "█" if knows_blocks(console) else "#"
     voices = sorted(output.voices, key=lambda voice: -voice.look)
     heard_more = sorted(voices[MOST_VOICES:], key=lambda voice: -abs(voice.heard) if voice.heard == voice.heard else 0)
@@ -85,7 +61,7 @@ def saying_lines(saying: Saying, role: HeadRole | None, console: Console) -> lis
     else:
         added, before = (float((x**2).sum() ** 0.5) for x in (output.adds, output.before))
         words = f"It adds a vector of length {added:.3g} to a stream of length {before:.3g} at {output.word}"
-        if saying.wrote is not None:
-            words += f": {figure(saying.wrote, 'share')} of what layer {output.head.layer} adds there"
+        if output.wrote is not None:
+            words += f": {figure(output.wrote, 'share')} of what layer {output.head.layer} adds there"
         sections.append(wrapped(clean(f"{words}."), console))
     return sections

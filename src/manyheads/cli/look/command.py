@@ -297,7 +297,7 @@ def gather(
         # Longer texts are read by the page by themselves, as far as it reads them.
         records = html is not None and len(source.text) <= studio.MOST_CHARS
         records |= open_page and long == "windows" and len(source.text) <= studio.MAX_TEXT
-        keep = ("q", "k", "lse") if records else ()
+        keep = studio.keep_for(lm, reading.num_tokens) if records else ()
         table, record = measurement.study(
             lm, reading, measured, keep=keep, sinks=sinks, beside=watching, following=following, progress=progress
         )

@@ -20,7 +20,7 @@ from manyheads.errors import ManyHeadsError, TextError
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.roles import label_page
-from manyheads.studio.outside.snapshot import bundle, snapshot_of
+from manyheads.studio.outside.snapshot import bundle, program, snapshot_of
 from manyheads.studio.problems import problem_of
 from manyheads.studio.server.app import answer, create_app
 from manyheads.studio.session import StudioSession, desk_with, open_recording, open_text
@@ -30,14 +30,17 @@ from manyheads.studio.state.workspace import Workspace
 THREADS = 8  # of one widget: a page has some tiles under way, and each job that it waits for holds one
 METHODS = ("GET", "POST", "DELETE")
 JS, CSS = bundle()
+PLAY = program("play")
 
 
 class StudioWidget(anywidget.AnyWidget):
-    """The page in a cell. `snapshot` is what shows without a kernel; `height` is fixed, in pixels."""
+    """The page in a cell. `snapshot` is what shows without a kernel, `play` the program that plays scenes, gzipped;
+    `height` is fixed, in pixels."""
 
     _esm = JS
     _css = CSS
     snapshot = traitlets.Bytes().tag(sync=True)
+    play = traitlets.Bytes(PLAY).tag(sync=True)
     height = traitlets.Int(640).tag(sync=True)
 
     def __init__(self, desk: StudioSession, opened: Opened, snapshot: bytes, height: int) -> None:

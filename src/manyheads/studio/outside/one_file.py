@@ -23,7 +23,7 @@ from manyheads.inputs import Long
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
-from manyheads.studio.outside.snapshot import bundle, snapshot_of
+from manyheads.studio.outside.snapshot import bundle, program, snapshot_of
 from manyheads.studio.session import StudioSession, desk_with, open_recording, open_text
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.state.workspace import Workspace
@@ -57,7 +57,7 @@ PAGE = (
 <script type="text/plain" id="manyheads-snapshot" data-bytes="{snapshot_bytes}" data-rooms="{rooms}">{snapshot}</script>
 <script type="text/plain" id="manyheads-style" data-bytes="{css_bytes}">{css}</script>
 <script type="text/plain" id="manyheads-bundle" data-bytes="{js_bytes}">{js}</script>
-<script type="text/plain" id="manyheads-exact" data-bytes="{exact_bytes}">{exact}</script>
+{programs}
 <script type="module">
 const place = document.getElementById("manyheads-studio");
 function bytesOf(id) {{
@@ -79,7 +79,7 @@ function unpacked(id) {{
 }}
 if (globalThis.DecompressionStream) {{
   document.getElementById("manyheads-snapshot").bytes = bytesOf("manyheads-snapshot").buffer;
-  document.getElementById("manyheads-exact").unpacked = () => unpacked("manyheads-exact");
+  for (const part of document.querySelectorAll("[data-program]")) part.unpacked = () => unpacked(part.id);
   const [style, script] = ["style", "script"].map((name) => document.createElement(name));
   style.textContent = await unpacked("manyheads-style");
   document.head.append(style);
@@ -94,6 +94,8 @@ if (globalThis.DecompressionStream) {{
 )
 
 
+PROGRAM = '<script type="text/plain" id="manyheads-{name}" data-program="" data-bytes="{num_bytes}">{data}</script>'
+PROGRAMS = ("exact", "play")  # parts of the page that it loads when they are needed
 NAME = "lessons.json.gz"
 ROOMS = ("atlas", "head", "compare", "size")  # that need a recording at most
 
@@ -152,8 +154,8 @@ def page_of(
     """The page, and the words for what it holds; `note` is added to them."""
     lessons = saved_lessons()
     snapshot = snapshot_of(desk, opened, progress, note, exact, lessons)
-    exact_js = (files("manyheads.studio") / "static" / "exact.js").read_text(encoding="utf-8")
-    js, css, exact_packed = (gzip.compress(part.encode(), 9, mtime=0) for part in (*bundle(), exact_js))
+    js, css = (gzip.compress(part.encode(), 9, mtime=0) for part in bundle())
+    programs = {name: data for name in PROGRAMS if (data := program(name))}
     atlas = atlas_of(opened, 0, desk.labels.of(opened))
     names = [statistic.name for statistic in atlas.statistics]
     columns = [names.index(name) for name in PLAIN_COLUMNS if name in names]
@@ -185,8 +187,9 @@ def page_of(
         css_bytes=len(css),
         js=encoded(js),
         js_bytes=len(js),
-        exact=encoded(exact_packed),
-        exact_bytes=len(exact_packed),
+        programs="\n".join(
+            PROGRAM.format(name=name, num_bytes=len(data), data=encoded(data)) for name, data in programs.items()
+        ),
     )
     return page, snapshot.words
 

@@ -45,9 +45,9 @@ from manyheads.studio.views.maps import ABSENT, thumbnails_of, unpack
 
 MARK, INSIDE, LESSONS = "manyheads-site.json", "recordings", "lessons.heads-page"
 OURS = re.compile(
-    rf"(index|studio)\.html|(studio|site)\.(js|css)|exact\.js|favicon\.svg|{re.escape(MARK)}|[a-z0-9-]+\.(heads-page|png)"
+    rf"(index|studio)\.html|(studio|site)\.(js|css)|(exact|play)\.js|favicon\.svg|{re.escape(MARK)}|[a-z0-9-]+\.(heads-page|png)"
 )
-COPIED = ("studio.js", "exact.js", "studio.css", "site.js", "site.css", "favicon.svg")
+COPIED = ("studio.js", "studio.css", "site.js", "site.css", "favicon.svg")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; font-src data:; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'"
@@ -196,7 +196,8 @@ def publish(
         finally:
             desk.close()
         static = files("manyheads.studio") / "static"
-        for name in COPIED:
+        parts = [f"{name}.js" for name in one_file.PROGRAMS if (static / f"{name}.js").is_file()]
+        for name in (*COPIED, *parts):
             (place / name).write_bytes((static / name).read_bytes())
         if lessons := one_file.saved_lessons():
             (place / LESSONS).write_bytes(lessons)

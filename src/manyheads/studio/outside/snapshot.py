@@ -1,9 +1,10 @@
 """A snapshot: what a page needs to live without a server, which the single file and a saved notebook carry.
 
-It holds one recording's atlas, cards, maps and strongest links. A short text's maps are exact; of a longer one each
-head's map is kept in blocks, by mean and by largest (those a level coarser), beside the exact strongest links of every
-row; an exact snapshot holds q, k and the log-sum-exp instead, from which the page computes any cell (`Factors`). The
-snapshot says which of these it is; what it does not hold, the page cannot invent, and says so.
+It holds one recording's atlas, cards, maps and strongest links, and what the head that it begins with says at its word.
+A short text's maps are exact; of a longer one each head's map is kept in blocks, by mean and by largest (those a level
+coarser), beside the exact strongest links of every row. An exact snapshot holds q, k, the log-sum-exp and, where it is
+small, v instead, from which the page computes any cell, and what any head says (`Factors`). The snapshot says which of
+these it is; what it does not hold, the page cannot invent, and says so.
 
 Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one, two windows of every map
 for the factors (2 s), 4.3 MB. Format: an envelope of gzipped envelopes (`views.maps`), read by
@@ -37,11 +38,13 @@ from manyheads.errors import RecordingError
 from manyheads.recording import Layer, LayerRecord, one_text
 from manyheads.recording.exact_map import read_region, window_weights
 from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
-from manyheads.studio.schema.recordings import LayerInfo, RecordingInfo
+from manyheads.studio.schema.recordings import Atlas, LayerInfo, RecordingInfo
 from manyheads.studio.session import StudioSession
 from manyheads.studio.state.recordings import Opened
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import MIN_MISSING, in_steps, pack
+from manyheads.studio.views.outputs import output_of
+from manyheads.studio.views.recording import units_of
 from manyheads.units import gb
 
 FORMAT = 2
@@ -54,6 +57,7 @@ SAMPLED_CELLS = 1 << 25  # of one head's map; of a longer text rows are sampled
 COARSEST = 40
 STEPS, ABSENT, LINK_STEPS = 65_534, 65_535, 65_535
 NO_ROLES = "it was not measured when this page was saved"
+SAID_KEYS = 24  # columns of what a head says, in a saved page
 CACHE_FILE = re.compile(r" \([^()]*page-[0-9a-f]+\.json\)")  # where labels are kept on this machine's disk
 
 
@@ -170,10 +174,11 @@ def _part(
             for card in cards
         ],
     }
+    header["said"], outputs = said_of(desk, opened, atlas, text)
     if exact:
         factors = factors_of(layers, text, exact if isinstance(exact, str) else None)
         info = info.model_copy(update={"notes": {**info.notes, "held": factors.words}})
-        return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays))
+        return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays, **outputs))
     precision = precision_of(info.layers)
     done, num_heads = 0, sum(layer.num_heads for layer in info.layers)
     arrays, sampled = {}, ""
@@ -200,7 +205,37 @@ def _part(
         "max_level": max(info.max_level, precision.level),
         "notes": {**info.notes, "held": precision.words + sampled},
     }
-    return info.model_copy(update=changes), _zipped(pack(header, **arrays))
+    return info.model_copy(update=changes), _zipped(pack(header, **arrays, **outputs))
+
+
+def said_of(
+    desk: StudioSession, opened: Opened, atlas: Atlas, text: int
+) -> tuple[dict[str, Any] | None, dict[str, ndarray]]:
+    """What the head that a page begins with says at the word that it links, and its layer: the server's own answers.
+
+    None where no two words see each other, or values were not kept. With the model at hand it holds what is added to
+    the stream, of that layer at that word; of any other head an exact page computes all but that.
+    """
+    telling = atlas.telling
+    if telling is None or opened.layer_of(telling.head)[0].v is None:
+        return None, {}
+    # A word in pieces asks with its last one, as everywhere.
+    query = next(unit.tokens[-1] for unit in units_of(opened, text) if telling.query in unit.tokens)
+    layer = telling.head.rpartition("H")[0]
+    envelopes = {
+        f"said_{name}": np.frombuffer(
+            output_of(desk.workspace, opened, telling.head if name == "head" else layer, query, SAID_KEYS, text),
+            np.uint8,
+        )
+        for name in ("head", "layer")
+    }
+    return {"head": telling.head, "layer": layer, "query": query}, envelopes
+
+
+def program(name: str) -> bytes:
+    """A part of the built page that is loaded when it is needed, gzipped; b"" where the page was built without it."""
+    file = files("manyheads.studio") / "static" / f"{name}.js"
+    return gzip.compress(file.read_bytes(), 9, mtime=0) if file.is_file() else b""
 
 
 def bundle() -> tuple[str, str]:
@@ -351,6 +386,7 @@ WIDE_BYTES = 4_000_000  # of q and k together: up to so many they are kept in fl
 MOST_BYTES = (
     64_000_000  # of all factors as they are kept: a browser opens a page of some 80 MB, and no sensible one more
 )
+MOST_VALUE_BYTES = 1_200_000  # an exact page holds values of all heads where they are no more, as they are kept
 COMPARED_CELLS = 1 << 22  # of one head: up to so many, every weight is compared with the recording's
 COMPARED_ROWS = 128  # of a longer text
 
@@ -373,6 +409,9 @@ def factors_of(layers: Sequence[LayerRecord], text: int, exact: str | None = Non
     dtype = _dtype_of(parts, exact)
     arrays: dict[str, ndarray] = {}
     entries, masks, biases, differences = [], [], [], []
+    values = [None if layer.v is None else layer.v[text, :, : layer.num_keys(text)] for layer in layers]
+    num_values = sum(0 if v is None else v.numel() for v in values)
+    holds_values = 0 < num_values * np.dtype(dtype).itemsize <= MOST_VALUE_BYTES
     for index, part in enumerate(parts):
         page_layer = part
         if dtype == "float16":
@@ -390,17 +429,23 @@ def factors_of(layers: Sequence[LayerRecord], text: int, exact: str | None = Non
         runs: list[ndarray] = [ends[0].numpy().astype(np.uint32) for ends in (mask.start, mask.stop)]
         if mask.dense is not None:
             runs.append(np.packbits(mask.dense[0].cpu().numpy(), axis=-1))
-        for name, tensor in (("q", page_layer.q), ("k", page_layer.k)):
-            values = tensor[0].cpu().float().numpy().astype(dtype)
+        tensors = {"q": page_layer.q[0], "k": page_layer.k[0]}
+        v = values[index] if holds_values else None
+        # Numbers that float16 cannot hold are left out, not cut off.
+        v = v if v is None or dtype == "float32" or bool(v.half().isfinite().all()) else None
+        tensors |= {} if v is None else {"v": v}
+        for name, tensor in tensors.items():
+            numbers = tensor.cpu().float().numpy().astype(dtype)
             # The numbers' bytes, all highest ones first: signs and exponents pack, the lowest bits do not.
-            little_endian = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
-            columns = little_endian.view(np.uint8).reshape(-1, values.itemsize)
+            little_endian = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+            columns = little_endian.view(np.uint8).reshape(-1, numbers.itemsize)
             arrays[f"{name}{index}"] = np.ascontiguousarray(columns.T[::-1])
         arrays[f"lse{index}"] = page_layer.lse[0].cpu().float().numpy()
         entries.append({
             "scale": part.rule.scale,
             "softcap": part.rule.softcap,
             "width": part.q.shape[-1],
+            "value_width": None if v is None else v.shape[-1],
             "mask": _shared(masks, runs),
             "bias": None if part.rule.bias is None else _shared(biases, [part.rule.bias[0].cpu().float().numpy()]),
             "sinks": None if part.rule.sinks is None else part.rule.sinks.double().tolist(),

@@ -49,10 +49,10 @@ TITLE = 80  # characters of a text that stand for it
 RESAMPLED_TEXTS = 32  # of the bundled texts, where "resample" has no corpus: as many as resampling draws from
 
 
-def values_fit(lm: LoadedModel, text: str) -> bool:
-    """Whether the recording of a text stays small with its values."""
-    num_tokens = read(lm, text).num_tokens
-    return Recorder(WITH_VALUES).bytes_per_token(lm) * num_tokens < VALUE_BYTES
+def keep_for(lm: LoadedModel, num_tokens: int) -> tuple[Keep, ...]:
+    """What a recording for the page keeps: values, too, where it stays small with them."""
+    is_small = Recorder(WITH_VALUES).bytes_per_token(lm) * num_tokens < VALUE_BYTES
+    return WITH_VALUES if is_small else WITHOUT_VALUES
 
 
 def recording_id(model: str, text: str, plan: Sequence[PlanStep] = ()) -> str:
@@ -157,7 +157,7 @@ class Recordings:
         def make() -> Opened:
             lm = self.workspace.load(model, report)  # first: one that is not in the workspace is refused before all
             report("reading the text", 0, None)
-            keep = WITH_VALUES if ask.values or values_fit(lm, text) else WITHOUT_VALUES
+            keep = WITH_VALUES if ask.values else keep_for(lm, read(lm, text).num_tokens)
             sharing: dict[str, Mapping[int, tuple[int, ...]]] = {}
             if steps:
                 plan = plan_of(steps)

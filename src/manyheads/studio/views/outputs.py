@@ -173,6 +173,7 @@ def _head(output: HeadOutput, lm: LoadedModel | None) -> Packed:
         "group": list(output.group),
         "norm": output.norm,
         "branch_norm": output.branch_norm,
+        "wrote": output.wrote,
         "said": output.sentence,
         "figures": output.figures,
         "because": output.because,

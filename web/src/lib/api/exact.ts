@@ -35,7 +35,75 @@ export interface Reading {
 export interface FactorsHeader {
   dtype: "float16" | "float32";
   words: string;
-  layers: { scale: number; softcap: number | null; width: number; mask: number; bias: number | null; sinks?: number[] | null }[];
+  layers: {
+    scale: number; softcap: number | null; width: number; value_width?: number | null; mask: number; bias: number | null;
+    sinks?: number[] | null;
+  }[];
+}
+
+/** One query's look in one head, with everything that it is made of. */
+export interface RowLook {
+  q: ArrayLike<number>;
+  /** After scale, softcap and bias; -Infinity: hidden. */
+  scores: Float64Array;
+  weights: Float64Array;
+  /** The log of the sum that weights are shares of; -Infinity: nothing is seen. */
+  lse: number;
+  bias: ArrayLike<number> | null;
+  /** The score of a learned sink. */
+  sink: number | null;
+  scale: number;
+  softcap: number | null;
+  /** The key/value head. */
+  group: number;
+  key(place: number): ArrayLike<number>;
+  /** Of a value; null where values are not kept, and `value` may not be called. */
+  valueWidth: number | null;
+  value(place: number): ArrayLike<number>;
+}
+
+/** What a layer adds to the residual stream at one token, as a page stored it. */
+export interface StoredSum {
+  adds: Float32Array[];
+  before: Float32Array;
+  /** "output_bias", "after", "normed", "beside", where there are such. */
+  others: Partial<Record<string, Float32Array>>;
+  wrote: number[];
+  biasWrote: number | null;
+  norm: string;
+  branchNorm: boolean;
+}
+
+/** What is to be computed of one head, or of all heads of a layer. */
+export interface SaidAsk {
+  isLayer: boolean;
+  /** "L3", and the head's number in it. */
+  layer: string;
+  head: number;
+  /** Of that head, or of all heads. */
+  looks: RowLook[];
+  perGroup: number;
+  group: number[];
+  query: number;
+  /** At most so many columns. */
+  keys: number;
+  /** The word that asks; the words of the keys, as they are called in a sentence; the keys' tokens as people read them. */
+  me: string;
+  units: { name: string; begin: number; end: number; parks: boolean }[];
+  labels: readonly string[];
+  readsItself: boolean;
+  turned: boolean | null;
+  sum: StoredSum | null;
+  /** Why nothing is added; why there are no values. */
+  because: string;
+  unkept: string;
+}
+
+export type SaidArrays = Record<string, [Float32Array, ...number[]]>;
+
+export interface Said {
+  header: Record<string, unknown>;
+  arrays: SaidArrays;
 }
 
 /** All maps of one text, computed when they are looked at. */
@@ -51,6 +119,8 @@ export interface MapFactors {
   region(layerIndex: number, head: number, window: Window, reading: Reading): Promise<Grid>;
   /** How one weight comes about, as the server says it, from the q and k that are kept. */
   pair(layerIndex: number, head: number, query: number, key: number): Omit<Pair, "head">;
+  /** One query's look, in double precision. */
+  look(layerIndex: number, head: number, query: number): RowLook;
 }
 
 /** A text of a recording as a page shows it. */
@@ -68,6 +138,8 @@ export interface HeadsFile {
 }
 
 export interface ExactProgram {
+  /** What a head or a layer says at a token, as the server's route of that name answers. */
+  said(ask: SaidAsk): Said;
   factorsOf(header: FactorsHeader, arrays: Envelope["arrays"], shapes: LayerInfo[]): MapFactors;
   /** Reads a `.heads` file under `id`. Throws an Error whose words say why it is refused. */
   readHeads(file: File, id: string): Promise<HeadsFile>;

@@ -243,6 +243,11 @@ async function ofText(
     const header = { heads: text.heads, begin, end, keys: [0, numWords], words, exact: true };
     return arrays(header, { weights: [weights, numHeads, numWords], even: [even, numHeads, numWords] });
   }
+  if (resource === "said") {
+    const answer = await text.said(head, Number(address[1]), Number(query.get("keys") ?? 24));
+    if (typeof answer === "string") throw refusal(`${answer} ${INSTEAD}`);
+    return arrays(answer.header, answer.arrays);
+  }
   if (resource === "table") return table(text, query.get("format") ?? "csv");
   if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);
   if (resource === "heads" && address.length === 1) return json(text.card(head));

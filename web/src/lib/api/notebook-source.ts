@@ -3,6 +3,7 @@
 // the snapshot then stays on screen, and the page says so.
 import type { Connection } from "./connection.svelte";
 import { FileSource } from "./file-source";
+import { unzipped } from "./snapshot";
 import { Answer, ServerGone, type Source } from "./source";
 import { ROOMS } from "./types";
 
@@ -27,6 +28,7 @@ interface Message {
   kind?: string;
 }
 
+const PLAY = "/play.js";
 export const PATIENCE = 4000; // ms without an acknowledgement after which the kernel counts as silent
 let views = 0;
 
@@ -58,6 +60,7 @@ export class NotebookSource implements Source {
   }
 
   async get(path: string, signal?: AbortSignal): Promise<Answer> {
+    if (path === PLAY) return this.#program();
     if (!this.#kernelAnswers && this.#file) {
       try {
         return await this.#file.get(path, signal);
@@ -74,6 +77,13 @@ export class NotebookSource implements Source {
       if (this.#file) return this.#file.get(path, signal);
       throw error;
     }
+  }
+
+  /** The program that plays scenes, which is saved with the notebook. */
+  async #program(): Promise<Answer> {
+    const bytes = bytesOf(this.model.get("play"));
+    if (!bytes?.byteLength) throw new Error("this notebook was made without the part that plays scenes: run its cell again");
+    return new Answer(200, "text/javascript", await unzipped(bytes));
   }
 
   async send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {

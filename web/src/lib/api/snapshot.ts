@@ -2,7 +2,7 @@
 // long text, in blocks of cells beside the strongest links of every row; an exact snapshot holds q and k instead, from which
 // any cell is computed here. Every result says in `words` which it is.
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
-import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors } from "./exact";
+import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors, type Said, type SaidArrays, type StoredSum } from "./exact";
 import {
   TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Workspace,
 } from "./types";
@@ -39,6 +39,14 @@ interface TextHeader {
   cards: PackedCard[];
   maps?: MapsHeader;
   factors?: FactorsHeader;
+  /** Which head, layer and token's answers are kept, as the server gave them. */
+  said?: Kept | null;
+}
+
+interface Kept {
+  head: string;
+  layer: string;
+  query: number;
 }
 
 /** One text of a recording, however it is kept: its maps, or the factors of maps. */
@@ -48,6 +56,7 @@ interface TextParts {
   maps?: MapsHeader;
   arrays?: Record<string, EnvelopeArray>;
   factors: MapFactors | null;
+  said?: Kept | null;
 }
 
 /** A recording that a page holds. `words`: what it holds of it. */
@@ -107,7 +116,7 @@ export class Snapshot implements HeldRecording {
   async #unpacked(index: number): Promise<SnapshotText> {
     const info = this.infos[index]!;
     const { header, arrays } = parseEnvelope(await unzipped(this.packed.arrays[`text${index}`]!));
-    const { atlas, cards, maps, factors } = header as unknown as TextHeader;
+    const { atlas, cards, maps, factors, said } = header as unknown as TextHeader;
     const statistics = new Map(atlas.statistics.map((statistic) => [statistic.name, statistic]));
     const packedCards = new Map(cards.map((card) => [card.head, card]));
     const card = (head: string, layer: LayerInfo): HeadCard => {
@@ -122,7 +131,7 @@ export class Snapshot implements HeldRecording {
       };
     };
     const computed = factors ? (await exactProgram()).factorsOf(factors, arrays, info.layers) : null;
-    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed });
+    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed, said });
   }
 }
 
@@ -155,14 +164,15 @@ export class SnapshotText {
   readonly #card: TextParts["card"];
   readonly #maps: MapsHeader | undefined;
   readonly #arrays: Record<string, EnvelopeArray>;
+  readonly #kept: Kept | null;
   /** A head's layer, the number of that layer among all layers, and the head's number in it. */
   readonly #places = new Map<string, { layer: LayerInfo; layerIndex: number; index: number }>();
 
   constructor(
     readonly info: RecordingInfo,
-    { atlas, card, maps, arrays = {}, factors }: TextParts,
+    { atlas, card, maps, arrays = {}, factors, said = null }: TextParts,
   ) {
-    [this.#card, this.#maps, this.#arrays] = [card, maps, arrays];
+    [this.#card, this.#maps, this.#arrays, this.#kept] = [card, maps, arrays, said];
     this.level = maps?.level ?? 0;
     this.factors = factors;
     this.atlas = atlas;
@@ -233,6 +243,63 @@ export class SnapshotText {
     const { layer, layerIndex, index } = this.#place(head);
     const within = query >= 0 && query < layer.num_queries && key >= 0 && key < layer.num_keys;
     return this.factors && within ? { head, ...this.factors.pair(layerIndex, index, query, key) } : null;
+  }
+
+  /** What a head ("L3H1") or a layer ("L3") says at a token, as the server answers: computed where q and k are kept, with what is
+      added to the stream where that is kept; else only what was stored. A string: why there is none. */
+  async said(name: string, token: number, keys: number): Promise<Said | string> {
+    const isLayer = !name.includes("H");
+    const first = isLayer ? `${name}H0` : name;
+    if (!this.has(first)) return `There is no head ${name} in this page.`;
+    const { layer, layerIndex, index } = this.#place(first);
+    if (token < 0 || token >= layer.num_queries) return `There is no token ${token}: this text has ${layer.num_queries}, counted from 0.`;
+    const kept = this.#kept;
+    const isKept = kept !== null && kept.layer === layer.name && kept.query === token;
+    const stored = (part: "head" | "layer") => {
+      const { data } = this.#arrays[`said_${part}`]!;
+      return parseEnvelope((data as Uint8Array).slice().buffer as ArrayBuffer);
+    };
+    const whole = isKept && (isLayer || kept.head === name) ? () => saidOf(stored(isLayer ? "layer" : "head")) : null;
+    const at = kept && ` It keeps what ${kept.head} and its layer say at token ${kept.query}.`;
+    if (!this.factors) return whole?.() ?? `This page holds maps, and not the numbers that they come from.${at ?? ""}`;
+    const heads = isLayer ? Array.from({ length: layer.num_heads }, (_, head) => head) : [index];
+    const looks = heads.map((head) => this.factors!.look(layerIndex, head, token));
+    if (looks[0]!.valueWidth === null && whole) return whole();
+    const perGroup = layer.num_heads / layer.num_kv_heads;
+    const { me, units, labels } = this.#words(layer, token);
+    const model = "this page has no model, and what is added to the stream needs it";
+    return (await exactProgram()).said({
+      isLayer, layer: layer.name, head: index, looks, perGroup, query: token, keys, me, units, labels,
+      group: Array.from({ length: perGroup }, (_, i) => looks[0]!.group * perGroup + i),
+      readsItself: !layer.crosses, turned: null, sum: isKept ? sumOf(stored("layer")) : null,
+      because: kept ? `${model}; it is kept of ${kept.layer} at token ${kept.query} alone` : model,
+      unkept: "values were not kept in this page",
+    });
+  }
+
+  /** The asking word, the words that a layer's keys are, and the keys' tokens as people read them. */
+  #words(layer: LayerInfo, token: number) {
+    const { info } = this;
+    const read = layer.reads === "" ? info.tokens : (info.tokens_of[layer.reads] ?? []);
+    const looked = layer.looks_at === null ? [] : layer.looks_at === "" ? info.tokens : (info.tokens_of[layer.looks_at] ?? []);
+    const alone = (tokens: readonly { label: string }[], count: number) =>
+      Array.from({ length: count }, (_, begin) => ({ begin, end: begin + 1, text: tokens[begin]?.label ?? "" }));
+    const spans = layer.looks_at === "" && info.words.length ? info.words : alone(looked, layer.num_keys);
+    const [total, count] = [new Map<string, number>(), new Map<string, number>()];
+    for (const { text } of spans) total.set(text, (total.get(text) ?? 0) + 1);
+    const units = spans.map(({ begin, end, text }) => {
+      count.set(text, (count.get(text) ?? 0) + 1);
+      const first = looked[begin];
+      const numbered = total.get(text)! > 1 ? `${text}#${count.get(text)}` : text;
+      // Of a token of no word its readable form stands in a sentence: "↵" for a line break.
+      const isBlank = first && end === begin + 1 && text === first.piece && first.label !== first.piece;
+      const name = !first ? `place ${begin}` : first.special ? numbered : `"${isBlank ? first.label : numbered}"`;
+      const parks = looked.length > 0 && looked.slice(begin, end).every(({ special, sink }) => special || sink);
+      return { name, begin, end, parks };
+    });
+    const own = layer.crosses || layer.reads !== "" ? undefined : units.find(({ begin, end }) => begin <= token && token < end);
+    const me = own?.name ?? (read[token] ? `"${read[token]!.label}"` : `place ${token}`);
+    return { me, units, labels: looked.map(({ label }) => label) };
   }
 
   /** One row of weights, with NaN for those that the snapshot does not hold; null where it holds nothing of the row. */
@@ -352,6 +419,27 @@ export class SnapshotText {
       values[i] = step === 255 ? NaN : peak * (step / STEPS.steps8) ** 2;
     }
   }
+}
+
+/** A stored answer as it is. */
+function saidOf({ header, arrays }: Envelope): Said {
+  const named: SaidArrays = {};
+  for (const [name, { data, shape }] of Object.entries(arrays)) named[name] = [data as Float32Array, ...shape];
+  return { header, arrays: named };
+}
+
+/** What a stored answer about a layer holds of its sum. */
+function sumOf(envelope: Envelope): StoredSum | null {
+  const { header, arrays } = envelope;
+  const vector = (name: string) => arrays[name]?.data as Float32Array | undefined;
+  const [adds, before] = [vector("adds"), vector("before")];
+  if (!adds || !before) return null;
+  const others = Object.fromEntries(["output_bias", "after", "normed", "beside"].map((name) => [name, vector(name)]));
+  return {
+    adds: Array.from({ length: adds.length / before.length }, (_, head) => adds.subarray(head * before.length, (head + 1) * before.length)),
+    before, others, wrote: [...vector("wrote")!], biasWrote: header["bias_wrote"] as number | null,
+    norm: String(header["norm"]), branchNorm: Boolean(header["branch_norm"]),
+  };
 }
 
 /** The 16-bit number at `i` of an array that holds all high bytes, then all low bytes (that order compresses better). */

@@ -3,7 +3,7 @@
 // from WebGL where a graphics card computes (webgl.ts), else from here in double precision: what is not exact was rounded before.
 // Rows and single weights always come from here.
 import type { Numbers } from "../api/envelope";
-import type { EnvelopeArray, FactorsHeader, Grid, MapFactors, Reading, Window } from "../api/exact";
+import type { EnvelopeArray, FactorsHeader, Grid, MapFactors, Reading, RowLook, Window } from "../api/exact";
 import type { LayerInfo, Pair } from "../api/types";
 import { Engine } from "./webgl";
 
@@ -13,6 +13,9 @@ export type Floats = Float32Array | Float64Array;
 export interface LayerFactors {
   q: Floats;
   k: Floats;
+  /** Values, [key/value head key valueWidth]; null where they are not kept. */
+  v: Floats | null;
+  valueWidth: number | null;
   lse: Floats;
   /** The keys that each row sees: from `start` to before `stop`. */
   start: Numbers;
@@ -57,13 +60,15 @@ export class Factors implements MapFactors {
   /** The factors of a snapshot, as studio/outside/snapshot.py keeps them. */
   static ofSnapshot({ dtype, words, layers }: FactorsHeader, arrays: Record<string, EnvelopeArray>, shapes: LayerInfo[]): Factors {
     return new Factors(words, dtype, shapes, (index) => {
-      const { mask, bias, sinks = null, ...rule } = layers[index]!;
+      const { mask, bias, sinks = null, value_width: valueWidth = null, ...rule } = layers[index]!;
       const [dense, added] = [arrays[`dense${mask}`], bias === null ? undefined : arrays[`bias${bias}`]];
       return {
         ...rule,
         sinks,
         q: numbersOf(arrays[`q${index}`]!),
         k: numbersOf(arrays[`k${index}`]!),
+        v: valueWidth === null ? null : numbersOf(arrays[`v${index}`]!),
+        valueWidth,
         lse: arrays[`lse${index}`]!.data as Float32Array,
         start: arrays[`start${mask}`]!.data,
         stop: arrays[`stop${mask}`]!.data,
@@ -161,6 +166,36 @@ export class Factors implements MapFactors {
       visible: !Number.isNaN(weight), num_visible: visible, weight: Number.isNaN(weight) ? 0 : weight,
       about: `q and k as attention received them, kept in ${this.kept}: after rotation by position (RoPE), if the model has it`,
     };
+  }
+
+  look(layerIndex: number, head: number, query: number): RowLook {
+    const { q, k, v, valueWidth, start, stop, dense, bias, sinks, scale, softcap, width } = this.#layer(layerIndex);
+    const { num_heads, num_kv_heads, num_queries, num_keys } = this.shapes[layerIndex]!;
+    const group = Math.floor((head * num_kv_heads) / num_heads);
+    const asking = q.subarray((head * num_queries + query) * width, (head * num_queries + query + 1) * width);
+    const key = (place: number) => k.subarray((group * num_keys + place) * width, (group * num_keys + place + 1) * width);
+    const row = bias && ((bias.heads === 1 ? 0 : head) * num_queries + query) * num_keys;
+    const added = bias && row !== null ? bias.values.subarray(row, row + num_keys) : null;
+    const bits = dense ? ((dense.heads === 1 ? 0 : head) * num_queries + query) * Math.ceil(num_keys / 8) : 0;
+    const scores = new Float64Array(num_keys).fill(-Infinity);
+    let most = -Infinity;
+    for (let place = start[query]!; place < Math.min(stop[query]!, num_keys); place++) {
+      if (dense && !(dense.bits[bits + (place >> 3)]! & (128 >> (place & 7)))) continue;
+      let score = 0;
+      const other = key(place);
+      for (let i = 0; i < width; i++) score += asking[i]! * other[i]!;
+      score *= scale;
+      if (softcap !== null) score = softcap * Math.tanh(score / softcap);
+      scores[place] = score + (added?.[place] ?? 0);
+      most = Math.max(most, scores[place]!);
+    }
+    const sink = sinks?.[head] ?? null;
+    most = Math.max(most, sink ?? -Infinity);
+    const sum = scores.reduce((total, score) => total + Math.exp(score - most), sink === null ? 0 : Math.exp(sink - most));
+    const lse = most > -Infinity ? most + Math.log(sum) : -Infinity;
+    const weights = scores.map((score) => (lse > -Infinity ? Math.exp(score - lse) : 0));
+    const value = (place: number) => v!.subarray((group * num_keys + place) * valueWidth!, (group * num_keys + place + 1) * valueWidth!);
+    return { q: asking, scores, weights, lse, bias: added, sink, scale, softcap, group, key, valueWidth: v ? valueWidth : null, value };
   }
 
   /** One row's weights into `out` from `offset` on. */

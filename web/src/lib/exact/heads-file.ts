@@ -1,6 +1,6 @@
 // A recording's file (.heads) read in the page: what recording/file/{safetensors_io,format}.py read, with the same checks, and
 // what studio/views/recording.py says of it. docs/format.md describes the file. q, k, lse, masks and biases stay in memory as they
-// are stored; a layer is unpacked when it is looked at. Values (v) are checked and dropped.
+// are stored; a layer is unpacked when it is looked at.
 import type { HeadsFile, HeadsText } from "../api/exact";
 import type { Atlas, HeadCard, LayerInfo, Link, RecordingInfo, Token } from "../api/types";
 import { Factors, half, type Floats, type LayerFactors } from "./factors";
@@ -213,15 +213,15 @@ class Stored {
     const names = Object.keys(this.entries);
     if (!isObject(sums) || Object.keys(sums).length !== names.length || !names.every((name) => name in sums)) throw this.damaged("it does not hold the tensors that its checksums name");
     for (const [name, { begin, end }] of Object.entries(this.entries)) {
-      const kept = name.endsWith(".v") ? null : new Uint8Array(end - begin);
+      const kept = new Uint8Array(end - begin);
       let sum = 0;
       for (let at = begin; at < end; at += PIECE) {
         const piece = new Uint8Array(await this.file.slice(this.begin + at, this.begin + Math.min(end, at + PIECE)).arrayBuffer());
         sum = crc32(piece, sum);
-        kept?.set(piece, at - begin);
+        kept.set(piece, at - begin);
       }
       if (hex(sum) !== sums[name]) throw this.damaged(`the bytes of '${name}' are not those that were written (their checksum differs)`);
-      if (kept) this.bytes.set(name, kept.buffer);
+      this.bytes.set(name, kept.buffer);
     }
   }
 }
@@ -369,7 +369,8 @@ class Recording {
   /** One text of a layer, unpacked. */
   #factors(layer: Layer, text: number): LayerFactors {
     const { stored } = this;
-    const { num_heads, num_kv_heads, qk_dim } = layer.site;
+    const { num_heads, num_kv_heads, qk_dim, v_dim } = layer.site;
+    const hasValues = `${layer.name}.v` in stored.entries;
     const [numQueries, numKeys, before] = [layer.lengths[text]!, this.#numKeys(layer, text), sumOf(layer.lengths.slice(0, text))];
     const part = (field: string, heads: number, positions: number, width: number): Floats => {
       const name = `${layer.name}.${field}`;
@@ -396,7 +397,8 @@ class Recording {
     };
     const sinks = `${layer.name}.sinks`;
     return {
-      q: part("q", num_heads, numQueries, qk_dim), k: part("k", num_kv_heads, numKeys, qk_dim), lse: part("lse", num_heads, numQueries, 1),
+      q: part("q", num_heads, numQueries, qk_dim), k: part("k", num_kv_heads, numKeys, qk_dim),
+      v: hasValues ? part("v", num_kv_heads, numKeys, v_dim) : null, valueWidth: hasValues ? v_dim : null, lse: part("lse", num_heads, numQueries, 1),
       start: run("start"), stop: run("stop"), dense: `${mask}.dense` in stored.entries ? this.#dense(layer, text, numQueries, numKeys) : null,
       bias: layer.bias === null ? null : this.#bias(layer, text, numQueries, numKeys),
       sinks: sinks in stored.entries ? [...stored.floats(sinks)] : null,

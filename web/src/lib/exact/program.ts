@@ -3,7 +3,8 @@
 import type { ExactProgram } from "../api/exact";
 import { Factors } from "./factors";
 import { readHeads } from "./heads-file";
+import { said } from "./said";
 
-const program: ExactProgram = { factorsOf: Factors.ofSnapshot.bind(Factors), readHeads };
+const program: ExactProgram = { factorsOf: Factors.ofSnapshot.bind(Factors), readHeads, said };
 Object.assign(globalThis, { manyheadsExact: program });
 globalThis.dispatchEvent?.(new Event("manyheads-exact"));

@@ -121,13 +121,15 @@ export class Question {
     return [...heads].sort((a, b) => value(rank(b)) - value(rank(a)));
   }
 
-  /** The head that tells most about the asked word: by its weight to the second one, or else to any other word that is no sink. */
+  /** The head that tells most about the asked word: by its weight to the second one, or else to any word of letters that is no sink
+      (the farther, the more it tells: a head that looks a word back does so at every word). */
   telling(heads: readonly Pick<AtlasHead, "head">[]): string | null {
     const { answer } = this;
     if (!answer) return null;
-    const largest = (head: string) =>
-      this.to >= 0 ? this.weight(head) : Math.max(...this.words.map((_, word) => (word === this.from || this.sinks[word] ? 0 : this.weight(head, word) || 0)));
-    const ranked = heads.map(({ head }) => ({ head, value: largest(head) })).filter(({ value }) => value > 0);
+    const candidates = this.words.flatMap(({ text }, word) => (word !== this.from && !this.sinks[word] && /\p{L}/u.test(text) ? [word] : []));
+    const told = (head: string) =>
+      this.to >= 0 ? this.weight(head) : Math.max(0, ...candidates.map((word) => (this.weight(head, word) || 0) * Math.log2(Math.max(1, Math.abs(word - this.from)))));
+    const ranked = heads.map(({ head }) => ({ head, value: told(head) })).filter(({ value }) => value > 0);
     return ranked.sort((a, b) => b.value - a.value)[0]?.head ?? null;
   }
 
