@@ -65,9 +65,7 @@ def pinned(page):
     rows = page.get_by_test_id("reads-from").locator("li")
     expect(rows.first).to_be_visible()
     weights = page.get_by_test_id("reads-from").locator("[data-value]")
-    keys = [
-        int(re.search(r"\d+", each)[0]) for each in page.locator("[data-testid=reads-from] li .hint").all_inner_texts()
-    ]
+    keys = rows.evaluate_all("all => all.map(row => +row.dataset.key)")
     return dict(zip(keys, [float(each.get_attribute("data-value")) for each in weights.all()], strict=True))
 
 
