@@ -155,10 +155,13 @@ export class AlikeScene implements Scene {
     const part = s - low;
     const [from, to] = [this.#places[low]!, this.#places[low + 1]!];
     const title = guesses ? "likeliest next tokens" : `nearest of ${items.length} sentences`;
-    const size = tall ? 12 : 15;
+    const figures = 52 * scale;
+    // As large as the longest of all that are listed at some tenth allows, down to 11.
+    const listed = items.filter((_, i) => this.#places.some((places) => places[i]!.rank < LISTED));
+    let size = tall ? 12 : 15;
+    while (size > 11 && listed.some((item) => stage.measure(item.trim(), { size, weight: 620, mono: guesses }) > room.w - figures)) size -= 0.5;
     stage.text(title, room.x, room.y + 12 * scale, { size: tall ? 12 : 14, weight: 620 });
     const line = Math.min(54 * scale, (room.h - 24 * scale) / (LISTED + 0.2));
-    const figures = 52 * scale;
     items.forEach((item, i) => {
       const [a, b] = [from[i]!, to[i]!];
       if (a.rank >= LISTED && b.rank >= LISTED) return;
