@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from manyheads.roles.words.glossary import TERMS
+from tests.studio.test_learning import skip_all
 
 ROOMS = {
     "atlas": "atlas-grid", "atlas?from=10&to=2&sort=word&sinks=out": "best-head",
@@ -18,8 +19,7 @@ ROOMS = {
     "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "play-stage",
     "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "diversity-dial", "size": "size-conclusion",
     "training": "training-table", "circuit": "circuit-grid", "learn?lesson=four-archetypes": "lesson-arcs",
-    "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow",
-    "learn?lesson=birth": "lesson-check-first-step",
+    "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow", "learn?lesson=birth": "play-stage",
     "learn?lesson=interview": "interview-show", "learn?lesson=no-such-lesson": "trouble",
 }  # fmt: skip
 DIALOGS = {
@@ -96,6 +96,9 @@ def test_axe_finds_nothing_in_any_room(look, size, theme, every):
         if room in ROOMS:
             if "scene" in room:
                 page.get_by_test_id("scene-same").click()
+            if room.startswith("learn?") and ROOMS[room] != "trouble":  # what follows a question is folded
+                expect(page.locator(f"[data-testid=lesson-{room.partition('=')[2]}][aria-current]")).to_be_attached()
+                skip_all(page)
             expect(page.get_by_test_id(ROOMS[room]).first).to_be_visible(timeout=120_000)  # Circuit runs smollm2
             found += complaints(page, room)
             if size == WIDE:
