@@ -133,7 +133,7 @@ const prose = (html: string): Part => ({ kind: "prose", html });
 const check = (name: string, cell: string | null = null): Part => ({
   kind: "check", check: name, question: "?", answer: "number", choices: [], points: 2, worth: [2, 1], inputs: {}, cell,
 });
-const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [] });
+const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [], page_part: "" });
 
 describe("how much of a lesson is open", () => {
   const parts = [prose("a"), check("one"), check("two", "x"), prose("b"), cell("x"), prose("c"), check("three"), prose("d")];
