@@ -25,7 +25,7 @@ from torch import Tensor
 from manyheads.base import few, one_of
 from manyheads.edits import OR_OWN, Metric, MetricLike, choose_metric, exact, logits_of, require_loaded
 from manyheads.errors import StatisticError, TextError
-from manyheads.inputs import Batch, Inputs, InputsLike, Piece, Reading, read
+from manyheads.inputs import Batch, Inputs, InputsLike, Piece, Reading, fault_in, read
 from manyheads.models import LoadedModel
 from manyheads.texts import Document
 
@@ -265,6 +265,8 @@ def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_to
         return answer, f"token {answer}" if lm.tokenizer is None else _named(lm, answer)
     if not pairs.clean:
         raise TextError(f"the answer {answer!r} is a word, and the inputs are ready tensors: give token numbers.")
+    if fault := fault_in(answer):
+        raise TextError(f"the answer {answer!r} {fault}")
     ids = _continuing(lm, pairs.clean[text], answer)
     if not ids:
         raise TextError(f"the answer {answer!r} has no token of its own here: give a word.")

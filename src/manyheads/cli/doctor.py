@@ -32,7 +32,7 @@ from manyheads.cli.arguments import AsJson
 from manyheads.cli.failed_imports import NAME, Failed, failed_import, in_words, module_of, refused_backend, spans
 from manyheads.cli.terminal.console import clean, emit_document, hanging, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import ModelError, ShapeError
+from manyheads.errors import FileAccessError, ModelError, ShapeError
 
 MISSING = "not installed"
 SHOWN = ("torch", "transformers")  # rows of their own; other packages share one, unless something is to be said of them
@@ -291,7 +291,12 @@ def bundled() -> Iterator[Finding]:
     from manyheads.models.loading import is_here  # deferred, as models are
 
     for name in models.BUNDLED:
-        if not is_here(name):
+        try:
+            absent = not is_here(name)
+        except FileAccessError as error:  # no home folder, which nothing else here needs
+            yield Finding(name, f"not looked for: {error}".rstrip("."), "absent")
+            continue
+        if absent:
             yield Finding(name, "not here", "absent", f"manyheads fetch {name}")
             continue
         try:

