@@ -18,7 +18,6 @@ from .paths import PathEffect as PathEffect
 from .paths import path_effect as path_effect
 from .paths import path_effects as path_effects
 from .says.outputs import HeadOutput as HeadOutput
-from .says.outputs import LayerOutput as LayerOutput
 from .says.outputs import head_output as head_output
 from .says.outputs import layer_output as layer_output
 from .virtual_weights import Composition as Composition
