@@ -301,7 +301,10 @@ WORDS = {
         "controls in words": ("StatisticError", "controls='many': give 0 or more"),
         "a seed in words": ("StatisticError", "seed='x': give a whole number"),
         "importance of a name": ("ModelError", "a str is not a loaded model"),
-        "an estimator that is a list": ("StatisticError", "estimator=['ablation'] is unknown: use one of auto, ablation"),
+        "an estimator that is a list": (
+            "StatisticError",
+            "estimator=['ablation'] is unknown: use one of auto, ablation",
+        ),
         "reduce that is a number": ("StatisticError", "reduce=3 is no way to sum a gradient"),
         "a kind that is a number": ("PlanError", "kind=3 is no way to ablate"),
         "a corpus of importance": ("PlanError", "corpus= is a float: give a list of texts"),

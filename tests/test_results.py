@@ -47,6 +47,7 @@ from manyheads import (
 )
 from manyheads import nn as mnn
 from manyheads.attention import max_logits
+from manyheads.circuits.says import stream_shares
 from manyheads.interventions.effects.removal_curve import removal_curve
 from manyheads.lab import lessons, reproductions, training
 from manyheads.lab.lessons.answers import Verdict
@@ -101,9 +102,11 @@ TAKEN = {
     "Right": "a part of a lesson's page", "Parameter": "a part of a lesson's page", "Values": "inputs of a cell",
     "RulNet": "a model", "Document": "a text to be read", "LayerRecord": "a part of a recording: its file",
     "Region": "a part of a map that is drawn", "Weights": "a part of an `Architecture`",
+    "PilImage": "Pillow's own",
 }  # fmt: skip
 """Classes that a function of the other packages returns and that are no results either, each with what it is."""
 
+COLD = "The cat sat on the mat, and it was cold."
 TEXTS = ["The cat sat on the mat, and it was warm.", "A dog ran. The dog was tired, because it ran.", "One two three."]
 
 
@@ -339,6 +342,7 @@ class World:
         )
         sizing, repeats = mh.size(llama), probes.probe_repeats(llama, length=20, repeats=2)
         attribution = mh.logit_attribution(llama, "a cat", "a")
+        heard = mh.record(bert, TEXTS[0], keep=("q", "k", "v", "lse"))
         treebank = next(document.gold for document in corpora.gold_corpus().open())
         steps_read = watching.open_history(self.folder / "heads")
         return [
@@ -421,6 +425,12 @@ class World:
             statistics.alignment(crossed.stacks["cross"][0]),
             links,
             recording.telling_link(self.rec.layers),
+            circuits.head_output(heard, "L1H1", "mat", bert),
+            circuits.layer_output(heard, 1, "mat", bert),
+            stream_shares(llama, mh.record(llama, TEXTS[0]).tokens, 3),
+            measurement.word_swap(
+                mh.record(bert, TEXTS[0]), mh.record(bert, "The cat sat on the mat, and it was cold."), 10, 8, ["L1H1"]
+            ),
             self.rec.tokens,
             recording.spaced_words(words),
             self.rec.layers[0].word_weights(0),

@@ -19,7 +19,8 @@ ROOMS = {
     "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "play-stage",
     "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "diversity-dial", "size": "size-conclusion",
     "training": "training-table", "circuit": "circuit-grid", "learn?lesson=four-archetypes": "lesson-arcs",
-    "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow", "learn?lesson=birth": "play-stage",
+    "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow",
+    "learn?lesson=birth": "play-stage",
     "learn?lesson=interview": "interview-show", "learn?lesson=no-such-lesson": "trouble",
 }  # fmt: skip
 DIALOGS = {

@@ -88,6 +88,7 @@ def test_the_pages_head_is_the_librarys(opened):
     assert_as_the_library(page, rule="marks", width=8, reads="places")
 
 
+@pytest.mark.slow
 def test_any_picture_gives_the_same_head_in_both_programs(opened, fresh):
     page, rng = opened(), np.random.default_rng(int(torch.randint(2**31, (1,), generator=fresh)))
     cases = []

@@ -213,6 +213,7 @@ def collisions(page, where, moments=None):
     return wrong
 
 
+@pytest.mark.slow
 def test_no_text_overlaps_or_is_cut_off_in_six_sizes(play):
     wrong = []
     page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=IT)
@@ -378,6 +379,7 @@ def test_what_is_heard_of_a_scene_is_a_table_and_one_sentence_a_chapter(play):
         if (scene, size, theme) not in (("word", (1440, 900), "light"), ("layer", (390, 844), "dark"))
     ],
 )
+@pytest.mark.slow
 def test_axe_finds_nothing_in_a_scene(play, scene, size, theme):
     page = play(f"head/L{LAYER}H{HEAD}", pin=IT, play=scene, t=5, size=size, theme=theme)
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
@@ -392,6 +394,7 @@ def test_axe_finds_nothing_in_a_scene(play, scene, size, theme):
         assert not small, small
 
 
+@pytest.mark.slow
 def test_a_frame_costs_under_eight_milliseconds(play):
     """200 frames of each scene by script: the page's budget is 4 ms at the median, the test's bar twice that."""
     page = play(f"head/L{LAYER}H{HEAD}", pin=IT, play="word", t=0)
@@ -403,6 +406,7 @@ def test_a_frame_costs_under_eight_milliseconds(play):
         assert np.median(costs) < 8, (scene, np.median(costs))
 
 
+@pytest.mark.slow
 def test_a_scene_is_saved_as_a_picture_and_as_stills_whose_text_stays_text(play):
     page = play(f"head/L{LAYER}H{HEAD}", pin=IT, play="word", t=18.6)
     saved = {}

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.circuits import stream_shares
+from manyheads.circuits.says import stream_shares
 from tests.studio.driving import assert_nothing_past_the_edge, fragment
 
 TIRED = "The animal didn't cross the street because it was too tired."

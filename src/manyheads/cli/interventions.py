@@ -291,7 +291,7 @@ def strip(result: Effect, console: Console) -> list[Text]:
 SHADES = (" ░▒▓█", " .:*#")
 LISTED = 6  # heads at either end
 ESTIMATORS = ("auto", "ablation", "gradient", "both")
-FORMS = ("compact", "zeroed")  # as `interventions.save.ONLY`, which imports torch
+FORMS = ("compact", "zeroed")  # as `Only` of interventions/save/save.py, which imports torch
 ESTIMATOR_HELP = (
     "ablation (exact: a pass for each head), gradient (an estimate, one pass forwards and back), or both. auto: "
     "ablation of up to 100 heads, the gradient of more."

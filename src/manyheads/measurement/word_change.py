@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
+from manyheads.base import Json
 from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
 from manyheads.recording import LayerRecord, Recording
@@ -64,6 +65,23 @@ class WordSwap:
     rows: tuple[HeadRows, ...]
     beside: Head | None
     looks_ahead: bool
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON: the sentence, and each head's share of each word before and after."""
+        return {
+            "words": list(self.words),
+            "query": self.query,
+            "place": self.place,
+            "new": self.new,
+            "said": self.said,
+            "rows": [
+                {"head": str(row.head), "before": row.before.tolist(), "after": row.after.tolist()} for row in self.rows
+            ],
+            "beside": None if self.beside is None else str(self.beside),
+        }
+
+    def __repr__(self) -> str:
+        return f"WordSwap({self.words[self.place]!r} -> {self.new!r}, {len(self.rows)} heads)"
 
     @property
     def links(self) -> tuple[int, int]:

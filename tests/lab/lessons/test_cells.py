@@ -171,8 +171,8 @@ def test_a_head_of_a_real_model_is_its_own_map(minilm):
 
 
 @pytest.mark.parametrize(("cell", "parameters", "kind", "words"), [
-    ("one-head", {"x": "1 2 3"}, ShapeError, "x has 3 columns, and w_q 4 rows"),
-    ("one-head", {"weights": "my own, below", "w_q": "1; 2; 3; 4"}, ShapeError, r"w_q is \(4, 1\), w_k \(4, 2\)"),
+    ("one-head", {"x": "1 2 3"}, ShapeError, "“X, one row a token” has 3 columns, and w_q 4 rows"),
+    ("one-head", {"weights": "my own, below", "w_q": "1; 2; 3; 4"}, ShapeError, r"“W_Q” is \(4, 1\), w_k \(4, 2\)"),
     ("one-head", {"x": "a b"}, LessonError, "'a' is no number"),
     ("one-head", {"head": "L0H0"}, LessonError, "'head' is no parameter of cell 'one-head': it has x, weights"),
     ("sentence-head", {"head": "L0"}, LessonError, "is 12 heads: name one"),
@@ -264,6 +264,14 @@ def test_cross_attention_is_torchs_own(fresh):
     assert "The map is 4 x 6" in result.words
     tied = ran("cross-attention", lesson="masks")
     assert np.allclose(*table(tied, "weights")[-1, [2, 3]]) and "alike, 0.279 each (read 2, read 3)" in tied.words
-    refuses(ShapeError, "x has 2 columns, context 3", ran, "cross-attention", lesson="masks", x="1 2", context="1 2 3")
+    refuses(
+        ShapeError,
+        "“X, being written” has 2 columns, context 3",
+        ran,
+        "cross-attention",
+        lesson="masks",
+        x="1 2",
+        context="1 2 3",
+    )
     with pytest.raises(LessonError, match="mask: write 4 rows of 4 numbers"):
         ran("masked-scores", lesson="masks", kind="the mask below", mask="1 0")

@@ -1,5 +1,4 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .save import ONLY as ONLY
 from .save import ZEROED as ZEROED
 from .save import Only as Only
 from .save import PrunedModel as PrunedModel

@@ -21,8 +21,8 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version as metadata_version
 from importlib.machinery import PathFinder
+from importlib.metadata import version as metadata_version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType

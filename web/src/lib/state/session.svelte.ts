@@ -223,7 +223,7 @@ export class Session {
   roleWords(head: string): string {
     const role = this.roleOf(head);
     if (!role) return "";
-    return `${role.family === "unlabelled" ? "no role" : `its role is ${role.name}`} on ${this.#page.replace(/^\d/, "the $&")}`;
+    return `${role.family === "unlabelled" ? "no role" : `its role is “${role.name}”`} on ${this.#page.replace(/^\d/, "the $&")}`;
   }
 
   close(): void {
