@@ -428,9 +428,7 @@ class World:
             circuits.head_output(heard, "L1H1", "mat", bert),
             circuits.layer_output(heard, 1, "mat", bert),
             stream_shares(llama, mh.record(llama, TEXTS[0]).tokens, 3),
-            measurement.word_swap(
-                mh.record(bert, TEXTS[0]), mh.record(bert, "The cat sat on the mat, and it was cold."), 10, 8, ["L1H1"]
-            ),
+            measurement.word_swap(mh.record(bert, TEXTS[0]), mh.record(bert, COLD), 11, 9, ["L1H1"]),
             self.rec.tokens,
             recording.spaced_words(words),
             self.rec.layers[0].word_weights(0),

@@ -73,7 +73,7 @@ class WordSwap:
             "query": self.query,
             "place": self.place,
             "new": self.new,
-            "said": self.said,
+            "said": self.said(),
             "rows": [
                 {"head": str(row.head), "before": row.before.tolist(), "after": row.after.tolist()} for row in self.rows
             ],
