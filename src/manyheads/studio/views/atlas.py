@@ -242,6 +242,8 @@ def _links_of(layer: LayerRecord, head: int, text: int, sinks: Sinks) -> tuple[l
 
 def _telling_of(opened: Opened, text: int) -> bodies.TellingLink | None:
     """The link to begin with: of an example text the one that its question asks for, else the one that tells most."""
+    if not opened.main.tokens.pieces:  # a call that was recorded without its text has no words to link
+        return None
     words = Words.of(opened.main.tokens)
     units, question, link, num_units = words.units(text), reading_of(opened.model).question, None, None
     if question is not None and (opened.written or words.texts[text]).strip() == question[0].strip():
