@@ -227,10 +227,10 @@ def test_gradients_do_not_depend_on_the_size_of_a_batch_and_progress_counts_batc
 
 def test_many_heads_are_ranked_by_gradient_unless_ablation_is_named(fresh, monkeypatch):
     lm, texts = loaded("llama", draw(fresh)), list(TEXTS)
-    assert module.MANY_HEADS == 100
+    assert module.Runner.many_heads == 100
     few = mh.importance(lm, texts)
     assert few.estimator == "ablation" and "of up to 100 heads, and there are 18" in few.notes["estimator"]
-    monkeypatch.setattr(module, "MANY_HEADS", 17)
+    monkeypatch.setattr(module.Runner, "many_heads", 17)
     many = mh.importance(lm, texts)
     assert many.estimator == "gradient" and f"by gradient, loss on {len(TEXTS)} texts" in str(many)
     assert many.notes["estimator"] == (
@@ -245,7 +245,7 @@ def test_many_heads_are_ranked_by_gradient_unless_ablation_is_named(fresh, monke
 
 def test_where_no_gradient_is_to_be_had_ablation_is_the_default_and_says_why(fresh, monkeypatch):
     lm, texts = loaded("llama", draw(fresh)), list(TEXTS)
-    monkeypatch.setattr(module, "MANY_HEADS", 17)
+    monkeypatch.setattr(module.Runner, "many_heads", 17)
 
     def count(outputs, inputs):
         return outputs.logits.argmax(-1).double().sum(1)
@@ -610,7 +610,7 @@ def test_whole_groups_go_unless_another_way_is_asked_for_and_what_each_frees_is_
 def test_groups_of_many_heads_are_ranked_by_gradient_and_the_ways_are_ablated(lm, monkeypatch):
     exact = lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE)
     assert exact.estimator == "ablation" and "up to 100" in exact.why
-    monkeypatch.setattr(module, "MANY_HEADS", 17)
+    monkeypatch.setattr(module.Runner, "many_heads", 17)
     got = lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE)
     assert got.estimator == "gradient" and got.why.startswith("gradient, an estimate")
     want, _ = gradients(lm, tuple(read(lm, LLAMA_TEXTS).batches()), METRICS["loss"], groups=list(got.groups))

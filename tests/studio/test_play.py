@@ -316,6 +316,7 @@ def test_a_scene_is_driven_by_keys_and_the_address_holds_the_moment(play, bert):
     expect(page.get_by_test_id("player")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_pointer_reads_the_stage_a_click_on_a_word_asks_it_and_the_speed_is_kept(play, bert):
     page = play(f"head/L{LAYER}H{HEAD}", pin=IT, play="word", t=18.6)
     stage = page.get_by_test_id("play-stage")

@@ -54,7 +54,7 @@ from manyheads.circuits.patching import (
     sweep_patches,
 )
 from manyheads.circuits.paths import CHANNELS, PathEffect, path_effects
-from manyheads.edits import MANY_HEADS, Metric, MetricLike, Runner
+from manyheads.edits import Metric, MetricLike, Runner
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike
@@ -405,7 +405,7 @@ class _Measure:
         every = list(self.lm.spec.heads)
         total, circuit_heads = len(every), every
         steps, story = [(total, 1.0)], "by patches"
-        if total > (EXACT_HEADS if estimator == "gradient" else MANY_HEADS) and estimator != "exact":
+        if total > (EXACT_HEADS if estimator == "gradient" else Runner.many_heads) and estimator != "exact":
             try:
                 cheapest = self._by_gradient()
             except StatisticError as error:

@@ -19,7 +19,6 @@ from .metrics import logits_of as logits_of
 from .metrics import require_loaded as require_loaded
 from .metrics import require_numbers as require_numbers
 from .metrics import token_losses as token_losses
-from .runner import MANY_HEADS as MANY_HEADS
 from .runner import Calls as Calls
 from .runner import Runner as Runner
 from .runner import plan_edits as plan_edits

@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64, Int
@@ -43,7 +43,6 @@ from manyheads.private_names import cache_name
 from manyheads.spec import Site
 
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order
-MANY_HEADS = 100  # above: a run for each takes long, and a gradient stands in for it where no estimator is named
 PART_ROWS = 300  # rows whose run costs what a part of a batch costs besides: the pass by which it is prepared
 
 
@@ -205,6 +204,9 @@ class Runner:
     `further`: plans that act in several blocks. `tried`: see `LaterRows.of`. `saved_rows`: whether rows that nothing
     changes were run once; `whole`: why whole texts ran where they might not have to.
     """
+
+    many_heads: ClassVar[int] = 100
+    """Above, a run for each takes long, and a gradient stands in for it where no estimator is named."""
 
     lm: LoadedModel
     edits: Edits

@@ -31,7 +31,7 @@ from manyheads.recording import HeadLink, LayerRecord, Recording, SpacedWord, Te
 from manyheads.spec import DECODER
 from manyheads.statistics import HeadTable, Statistic, choose
 from manyheads.statistics.sums import RunningSums, has_cross, two_sided
-from manyheads.texts import Sinks, Words, byte_piece
+from manyheads.texts import Sinks, Words
 
 Beside = Callable[[Batch], Observer | None]
 """What else watches a batch: the observer of its calls, or None."""
@@ -207,4 +207,4 @@ def spelled(tokenizer: Tokenizer, index: int) -> str:
         text = piece = None
     if text and "�" not in text:
         return text if text.strip() else text.replace(" ", "␣").replace("\n", "↵").replace("\t", "⇥")
-    return byte_piece(piece).strip() if piece else f"token {index}"
+    return Words.bytes_of(piece).strip() if piece else f"token {index}"

@@ -17,7 +17,6 @@ from .words import Merging as Merging
 from .words import Unit as Unit
 from .words import WordMap as WordMap
 from .words import Words as Words
-from .words import byte_piece as byte_piece
 from .words import is_space as is_space
 from .words import numbered as numbered
 from .words import readable as readable

@@ -286,6 +286,11 @@ class Words:
     because: str
 
     @staticmethod
+    def bytes_of(piece: str) -> str:
+        """A piece that is part of a character, as its bytes: `byte_piece`."""
+        return byte_piece(piece)
+
+    @staticmethod
     def of(tokens: Tokens, by: By = "words") -> Words:
         """The words of a batch of texts: by a name in `wordspans.WAYS`, or the spans of each text's words, given.
 

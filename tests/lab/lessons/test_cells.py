@@ -273,5 +273,5 @@ def test_cross_attention_is_torchs_own(fresh):
         x="1 2",
         context="1 2 3",
     )
-    with pytest.raises(LessonError, match="mask: write 4 rows of 4 numbers"):
+    with pytest.raises(LessonError, match="“the mask .where chosen.”: write 4 rows of 4 numbers"):
         ran("masked-scores", lesson="masks", kind="the mask below", mask="1 0")

@@ -3,9 +3,9 @@
 Ablation is exact: each head is taken away by itself, with all others in place, and the change is its importance.
 Gradients are quicker for large models and measure only how steep the metric is at the unedited model;
 `Importance.agreement` compares how the two rank. Neither tells what a *set* of heads is worth, because backup heads
-take over: `removal_curve` measures that. Where no estimator is named, the number of heads decides (`MANY_HEADS`), and
-`notes["estimator"]` says so: an ablation costs each head about two thirds of a forward pass, a gradient costs all heads
-together one and a half.
+take over: `removal_curve` measures that. Where no estimator is named, the number of heads decides
+(`Runner.many_heads`), and `notes["estimator"]` says so: an ablation costs each head about two thirds of a forward pass,
+a gradient costs all heads together one and a half.
 
 A gradient is taken in a gate on each head, which multiplies its output before the output projection and stands at 1.
 One forward and one backward pass give the derivative in the gate of every head, text and token. Michel et al. 2019 take
@@ -45,7 +45,6 @@ from torch import Tensor
 
 from manyheads.base import Json, Progress, brief, first_line, one_of, whole
 from manyheads.edits import (
-    MANY_HEADS,
     TOKENS_OF_A_BATCH,
     Metric,
     MetricLike,
@@ -283,8 +282,8 @@ def _by_gradient(
         return None, "as asked"
     if auto and replaced:
         return None, "ablation, exact: a gradient puts nothing in a head's place"
-    if auto and num_heads <= MANY_HEADS:
-        return None, f"ablation, exact: of up to {MANY_HEADS} heads, and there are {num_heads}"
+    if auto and num_heads <= Runner.many_heads:
+        return None, f"ablation, exact: of up to {Runner.many_heads} heads, and there are {num_heads}"
     size = min(num_tokens, SUMMED_TOKENS if reduce == "batch" else GRADIENT_TOKENS)
     try:
         batches = tuple(reading.batches(size))
@@ -294,8 +293,8 @@ def _by_gradient(
             raise
         return None, f"ablation, exact, though it takes long for {num_heads} heads: {error.fault}"
     why = (
-        f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {MANY_HEADS} takes long; "
-        f"exactly by estimator='ablation' (--estimator ablation)"
+        f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {Runner.many_heads} takes "
+        f"long; exactly by estimator='ablation' (--estimator ablation)"
     )
     return values, why if auto else "as asked"
 
