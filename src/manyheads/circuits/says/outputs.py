@@ -476,9 +476,9 @@ class OutputRow:
         q = self.layer.q[self.text, head, self.query].double().cpu()
         scores = self.rule.finish_cells(self.rule.scale * (self.keys_of(head) @ q), self.bias_of(head))
         scores = scores.masked_fill(~self.visible_to(head), -math.inf)
-        lse = torch.logsumexp(scores, 0) if len(scores) else torch.tensor(-math.inf, dtype=torch.float64)
+        lse = torch.logsumexp(scores, 0) if len(scores) else torch.tensor(-math.inf, dtype=torch.float64, device="cpu")
         if (sink := self.sink_of(head)) is not None:
-            lse = torch.logaddexp(lse, torch.tensor(sink, dtype=torch.float64))
+            lse = torch.logaddexp(lse, torch.tensor(sink, dtype=torch.float64, device="cpu"))
         if not math.isfinite(float(lse)):
             return scores, torch.zeros_like(scores), -math.inf
         return scores, (scores - lse).exp(), float(lse)
@@ -527,7 +527,7 @@ class OutputRow:
             adds = stream.of_heads(out[None].to(stream.joined.device), slice(head, head + 1))[0]
             before, total = stream.before, stream.of_layer
             wrote = float(adds @ total / total.square().sum().clamp_min(1e-300))
-        chosen = torch.tensor(columns.keys, dtype=torch.long)
+        chosen = torch.tensor(columns.keys, dtype=torch.long, device="cpu")
         left = visible.clone()
         left[chosen] = False
         tokens = ("",) * self.num_keys if self.key_tokens is None else readable(self.key_tokens)
