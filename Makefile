@@ -56,13 +56,14 @@ chromium:
 	       && apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium > /dev/null; } \
 	  || echo "no Chromium here, so the studio's page is not tested: apt-get update && apt-get install -y chromium" >&2
 
-check: $(READY)  ## style, types, and who may import whom
+check: $(READY)  ## style, types, who may import whom, and whether tests meet every public name
 	@$(BIN)/ruff check --quiet . && echo "ruff check: clean"
 	@$(BIN)/ruff format --check --quiet --diff . && echo "ruff format: clean"
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tools.house --worst
 	@$(BIN)/python -m tests.install.environments
+	@$(BIN)/pytest -q -m "" tests/test_house.py
 
 # The built page is committed, so that nobody needs node to use it; the tests hold it to web/.
 web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or newer)

@@ -143,6 +143,7 @@ def test_part_that_hangs_is_ended_and_says_where(made):
     assert lines[-1]["seconds"] < 9.0
 
 
+@pytest.mark.slow  # it waits
 def test_part_that_nothing_within_can_end_is_killed_with_its_children(made):
     begin = time.time()
     status, lines = made({"first": 1, "deaf": 1, "good": 4}, 9.0)
@@ -178,6 +179,7 @@ def test_line_that_is_no_json_is_left_out_and_makes_its_part_wrong(made):
     assert of(lines, "good", "number")["process"] == of(lines, "first", "device")["process"], "its worker is well"
 
 
+@pytest.mark.slow  # it waits
 def test_time_that_is_left_over_is_for_the_next_part_and_later_ones_keep_their_share(made):
     _, lines = made({"first": 5, "slow": 1, "again": 4}, 10.0)
     slow = of(lines, "slow", "part slow")
@@ -186,6 +188,7 @@ def test_time_that_is_left_over_is_for_the_next_part_and_later_ones_keep_their_s
     assert of(lines, "slow", "took")["left"] > 0
 
 
+@pytest.mark.slow  # it waits
 def test_part_for_which_no_time_is_left_is_named(made, monkeypatch):
     monkeypatch.setattr(parts, "GRACE", 3.0)
     status, lines = made({"first": 2, "deaf": 1, "good": 0.5, "again": 0.5}, 4.0)  # the grace took what was theirs

@@ -1,5 +1,6 @@
 """Every public name and every option of the command is met by a test that `make test` always runs; faces are narrow.
 
+`make check` runs these, as it runs what else judges the source alone.
 Nothing is run to know it: tests are read as text. A test names what its own lines name, and what the helpers, tables
 and fixtures name that it uses, in whichever file of tests they stand. Slow tests and slow cases of a test do not count.
 A name of a package's face that no test names at all is a part of what others return, and met with them.
@@ -15,11 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import typer
 
 import manyheads
 from manyheads.cli.commands import all_commands
 
+pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parent
 PACKAGE = Path(manyheads.__file__).parent
 CODE_FOLDERS = ("tests", "benchmarks", "docs", "examples", "tools")

@@ -318,7 +318,7 @@ def test_our_layer_streams_with_a_mask_for_each_head_too_and_gradients_flow(fres
         got = layer(x, need_weights=False)[0]
     assert_same_layer(layer, x, got, (calls[0].q, calls[0].k, calls[0].v), layer.out_proj, fresh)
     got.square().sum().backward()
-    step, move = 1e-3, normal(fresh, B, Q, M)
+    step, move = 1e-5, normal(fresh, B, Q, M)
     with mh.applied(layer, STEP), torch.no_grad():
         moved = [layer.double()(x.double() + sign * step * move.double(), need_weights=False)[0].square().sum()
                  for sign in (1, -1)]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import resource
@@ -19,6 +20,7 @@ from manyheads.errors import ManyHeadsError
 SECONDS = 20.0  # of processor time that one reading may take: a hundred times what the slowest of the examples takes
 PATIENCE = 6  # ... and by the clock so many times as long: a machine that runs other things is slow, not wrong
 MEGABYTES = 256.0  # that one reading may add at its peak, whatever sizes its input declares
+LIBC = ctypes.CDLL(None)
 ROOM_BYTES = 2 << 30  # of addresses: past it, what asks for more gets a MemoryError, and this machine stays up
 
 
@@ -103,8 +105,12 @@ def walled(room: int) -> Iterator[None]:
 
 @contextmanager
 def peak() -> Iterator[list[float]]:
-    """How many MB the process had more at its peak in the block than before it, as Linux counts them."""
+    """How many MB the process had more at its peak in the block than before it, as Linux counts them.
+
+    What earlier tests left free in the process' heap goes back to Linux first: used again, it would not count.
+    """
     added: list[float] = []
+    LIBC.malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew from here
     before = resident("VmRSS")
     try:

@@ -4,6 +4,8 @@
 prints what it was; `python -m tests.robustness.fuzz` goes on from there for as long as you like.
 """
 
+import ctypes
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -107,6 +109,22 @@ def test_the_judge_lets_no_other_error_slowness_memory_or_rest_pass(tmp_path, mo
 
     monkeypatch.setattr(module, "SECONDS", 0.2)
     refuses(module.Late, "still at it after 0.2 s", of, endless, tmp_path)
+
+
+def test_memory_that_lay_free_in_the_heap_counts_when_it_is_used_again():
+    from tests.robustness.target import LIBC, peak
+
+    LIBC.malloc.restype = ctypes.c_void_p
+    parts = [LIBC.malloc(ctypes.c_size_t(20 << 20)) for _ in range(9)]
+    for part in parts:
+        ctypes.memset(part, 1, 20 << 20)
+    end = LIBC.malloc(ctypes.c_size_t(200 << 10))  # above them: a free part at the top would go back by itself
+    for part in parts:
+        LIBC.free(ctypes.c_void_p(part))
+    with peak() as added:
+        b"x" * (150 << 20)
+    LIBC.free(ctypes.c_void_p(end))
+    assert 149 < added[0] < 160
 
 
 @settings(max_examples=200, derandomize=True, database=None, deadline=None)
