@@ -27,7 +27,7 @@ EXAMPLES = Path(__file__).parent
 SOURCES = {path.stem: path for path in sorted((EXAMPLES / "sources").glob("*.py"))}
 BY_HAND = ("notebook",)
 CELL, PROSE = "# %%", "# %% [markdown]"
-PATIENCE_SECONDS = 300  # of one cell
+PATIENCE_SECONDS = 900  # of one cell by the clock: the longest takes four minutes of a processor, and the machine may be busy
 COLORS = 96  # of a picture: a third of its bytes, and nobody sees it
 
 
