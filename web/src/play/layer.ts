@@ -148,7 +148,7 @@ class Layer implements Scene {
   }
 
   get #me(): string {
-    return quoted(this.place.queries[this.place.query]);
+    return quoted(this.place.queries, this.place.query);
   }
 
   /** How many sheets lie on the sum. */
@@ -176,7 +176,7 @@ class Layer implements Scene {
       const listed = [...new Set([place.index, ...firm])].slice(0, 4);
       return {
         headline: `${upper(some)} ${n === 1 ? "head looks" : "heads look"} at the same text, ${n === 1 ? "in its own way" : `at once, in ${some} ways`}.`,
-        figures: reading === null ? listed.map((h) => `H${h}: ${keys[this.#tops[h]!]!.label} ${share(shares[h]![this.#tops[h]!]!)}`).join("    ") : `a bar is a share of one look: ${keys[reading]!.name}`,
+        figures: reading === null ? listed.map((h) => `H${h}: ${keys[this.#tops[h]!]!.called} ${share(shares[h]![this.#tops[h]!]!)}`).join("    ") : `a bar is a share of one look: ${keys[reading]!.name}`,
       };
     }
     if (!out) return { headline: curled(header.said), figures: curled(header.figures) };
@@ -218,7 +218,7 @@ class Layer implements Scene {
     return {
       caption: `${upper(this.place.layer)} at ${this.#me}: ${this.header.num_kv_heads} key/value heads for ${this.#heads} query heads`,
       head: ["head", "looks most at", "share of the look", "share of what the layer adds"],
-      rows: shares.map((row, h) => [`H${h}`, this.keys[this.#tops[h]!]!.label, decimal(row[this.#tops[h]!]!, 4), wrote ? decimal(wrote[h]!, 4) : ""]),
+      rows: shares.map((row, h) => [`H${h}`, this.keys[this.#tops[h]!]!.called, decimal(row[this.#tops[h]!]!, 4), wrote ? decimal(wrote[h]!, 4) : ""]),
     };
   }
 
@@ -357,10 +357,10 @@ class Layer implements Scene {
       const room = tall ? 120 : zone.w + 18;
       const figure = share(shares[best]!);
       if (layout.twoLines) {
-        stage.text(this.#clipped(stage, key.label, room, size), top.x, top.y, { ...style, colour });
+        stage.text(this.#clipped(stage, key.called, room, size), top.x, top.y, { ...style, colour });
         stage.text(figure, top.x, top.y + 14 * stage.scale, { ...style, colour: follows ? colours.accent : colours.ink2 });
       } else {
-        const word = this.#clipped(stage, key.label, room - stage.measure(` ${figure}`, { size, weight: 700 }), size);
+        const word = this.#clipped(stage, key.called, room - stage.measure(` ${figure}`, { size, weight: 700 }), size);
         stage.text(`${word} ${figure}`, top.x, top.y, { ...style, colour });
       }
     }

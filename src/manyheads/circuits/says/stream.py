@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from manyheads.attention import exact_arithmetic
-from manyheads.base import Json, brief, plain
+from manyheads.base import Json, brief, percent, plain
 from manyheads.circuits.attribution import EXACT, Row, rows_of
 from manyheads.circuits.residual import Branches, NormForm, held, norm_form, require_linear
 from manyheads.edits import exact
@@ -209,7 +209,7 @@ class StreamShares(NotIterated):
 
     def __repr__(self) -> str:
         order = np.argsort(-np.abs(self.shares))[:3]
-        largest = ", ".join(f"{self.components[row]} {self.shares[row]:.0%}" for row in order)
+        largest = ", ".join(f"{self.components[row]} {percent(self.shares[row])}" for row in order)
         return brief(f"StreamShares(token {self.position}: {largest})")
 
 
