@@ -62,7 +62,7 @@ export interface Key {
   token: number;
   /** As it stands in its text. */
   label: string;
-  /** Told apart from others that are the same: "John, 2nd". */
+  /** Told apart from others that are the same: "John, 2nd"; a mark in quotes. */
   called: string;
   /** The same in a sentence, in quotes. */
   name: string;
@@ -78,7 +78,8 @@ export function keysOf(header: LookHeader, place: Place, masked: (column: number
     const entry = place.keys[token];
     const words = token === OTHERS ? `${header.others} others` : short(header.tokens[column] ?? String(token), LONGEST);
     const name = entry ? called(place.keys, token) : words;
-    return { token, label: words, called: name, name: token >= 0 && !entry?.special ? `“${name}”` : name, parking: entry?.sink ?? false, masked: masked(column) };
+    const isMark = token >= 0 && !/[\p{L}\p{N}]/u.test(words);
+    return { token, label: words, called: isMark ? `“${name}”` : name, name: token >= 0 && !entry?.special ? `“${name}”` : name, parking: entry?.sink ?? false, masked: masked(column) };
   });
   return nobody ? [...keys, { token: NOBODY, label: "nobody", called: "nobody", name: "nobody", parking: true, masked: false }] : keys;
 }

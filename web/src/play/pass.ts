@@ -5,7 +5,7 @@ import { label } from "../lib/draw/format";
 import type { Token } from "../lib/api/types";
 import { called, peakOf, quoted, share } from "./figures";
 import type { Chapter, Scene, Table, Words } from "./scene";
-import type { Rect, Stage } from "./stage";
+import { marginOf, type Rect, type Stage } from "./stage";
 import { arcOf, ease, mix } from "./time";
 
 const FIRST = 1.2; // seconds: the first layer begins
@@ -89,7 +89,7 @@ class Pass implements Scene {
     const inside = layers.flatMap(({ layer }, i) => {
       if (i % group) return [];
       const last = layers[Math.min(layers.length, i + group) - 1]!.layer;
-      return [{ name: last === layer ? `Layer ${layer}` : `Layers ${layer} to ${last}`, at: FIRST + this.#step * i }];
+      return [{ name: last === layer ? `L${layer}` : `L${layer}–${last}`, at: FIRST + this.#step * i }];
     });
     this.chapters = [{ name: "Begin", at: 0 }, ...inside, { name: header.next.length ? "Next word" : "End", at: this.#done }];
   }
@@ -113,7 +113,7 @@ class Pass implements Scene {
       return { headline: `Layer ${layer.layer} hardly moves ${this.#me}; ${looks}.`, figures: `its heads and its feed-forward: each less than 1 % of what ${this.#me} becomes` };
     }
     const figures = `this layer: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes · its heads ${share(layer.heads)} (${best.head} ${share(best.share)}) · its feed-forward ${share(layer.feed_forward)}`;
-    if (!isFelt(best.share)) return { headline: `Layer ${layer.layer}: its feed-forward moves ${this.#me}, its heads hardly do; ${looks}.`, figures };
+    if (!isFelt(best.share)) return { headline: `Layer ${layer.layer}: its feed-forward moves ${this.#me}; its heads hardly do.`, figures: `${figures} · ${looks}` };
     return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens, best.key)} (${share(best.weight)}).`, figures };
   }
 
@@ -291,13 +291,14 @@ class Pass implements Scene {
     const top = 22;
     const row = (height - top - under) / (layers.length + 0.5);
     const most = Math.max(...this.#layers.map((heads) => heads.length));
-    const left = 34;
+    const margin = marginOf(stage);
+    const left = margin + 22;
     const room = width * 0.5;
     const cell = Math.max(3, Math.min(30, room / (most + 1.6)));
     const tall = Math.max(3, Math.min(cell, row * 0.62));
     const thin = Math.max(2, Math.min(8, row * 0.2));
     const every = Math.ceil(13 / row);
-    stage.text(`${this.#me}, through ${layers.length} layers`, 12, 14, { size: 12, weight: 620 });
+    stage.text(`${this.#me}, through ${layers.length} layers`, margin, 14, { size: 12, weight: 620 });
     layers.forEach((layer, i) => {
       const y = top + row * i;
       const p = this.#progress(t, i);
@@ -314,7 +315,7 @@ class Pass implements Scene {
       stage.text(words, left + cell * (most + 1.5) + 6, line + tall / 2 + 4, { size: 11, colour: current ? colours.accent : colours.ink2, weight: current ? 620 : 400 });
     });
     this.#strip(stage, { x: left, y: top + row * layers.length, w: cell * most, h: thin }, layers.length, this.#progress(t, layers.length - 1));
-    if (next.length) this.#next(stage, t, { x: 12, y: height - under + 16, w: width - 24, h: under - 20 });
+    if (next.length) this.#next(stage, t, { x: margin, y: height - under + 16, w: width - 2 * margin, h: under - 20 });
   }
 }
 

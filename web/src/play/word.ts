@@ -4,7 +4,7 @@ import type { Envelope } from "../lib/api/envelope";
 import { cumulated, curled, decimal, dot, inWords, peakOf, quoted, share } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, OTHERS, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
 import type { Chapter, Scene, Table, Words } from "./scene";
-import type { Point, Rect, Stage } from "./stage";
+import { marginOf, type Point, type Rect, type Stage } from "./stage";
 import { ease, mix, mixRect } from "./time";
 
 const CHAPTERS: readonly Chapter[] = [
@@ -807,7 +807,8 @@ class Word implements Scene {
     const top = 10;
     const row = (j: number) => top + pitch * (j + 0.5);
     const thin = Math.max(5, pitch * 0.36);
-    const [keyX, valueX] = [84, W - 12 - strip];
+    const margin = marginOf(stage);
+    const [keyX, valueX] = [margin + 72, W - margin - strip];
     const scoreX = keyX + strip + 10;
     const scoreW = valueX - 10 - scoreX;
     const real = scores.filter(Number.isFinite);
@@ -831,12 +832,12 @@ class Word implements Scene {
     const at = (place: number) => top + pitch * (place + 0.5);
     const bar = (j: number, weight: number) => ({ x: scoreX, y: row(j) - thin / 2 - 1, w: Math.max(0.6, weight * (scoreW - 20)), h: thin + 2 });
     return {
-      group, type, labels, strip, zero, rule, mosaic, output, bar, gutter: 12, end: W - 12,
+      group, type, labels, strip, zero, rule, mosaic, output, bar, gutter: margin, end: W - margin,
       word: (j) => {
         const width = stage.measure(labels[j]!, { size: type, mono: true, weight: 700 });
         return { x: keyX - 10, y: row(j) + 4, box: { x: keyX - 14 - width, y: row(j) - pitch / 2 + 1, w: width + 8, h: pitch - 2 } };
       },
-      lane: (j) => ({ x: keyX, y: row(j) - pitch / 2 + 1, w: W - 12 - keyX, h: pitch - 2 }),
+      lane: (j) => ({ x: keyX, y: row(j) - pitch / 2 + 1, w: W - margin - keyX, h: pitch - 2 }),
       key: (j) => ({ x: keyX, y: row(j) - thin / 2, w: strip, h: thin }),
       query: (place) => ({ x: keyX, y: at(place) - thin - 2, w: strip, h: thin }),
       product: (j) => ({ x: keyX, y: row(j) - thin / 2, w: strip, h: thin }),
@@ -848,10 +849,10 @@ class Word implements Scene {
       segment: (begin, weight) => ({ ...rule, y: rule.y + begin * mosaicH, h: weight * mosaicH }),
       part: (begin, weight) => ({ ...mosaic, y: mosaic.y + begin * mosaicH, h: weight * mosaicH }),
       source: { x: keyX, y: Math.max(top, Math.min(streamY - streamH - 4, at(this.#home) - streamH / 2)), w: strip, h: streamH },
-      before: { x: 12, y: streamY, w: streamW, h: streamH },
+      before: { x: margin, y: streamY, w: streamW, h: streamH },
       add: { x: (W - streamW) / 2, y: streamY, w: streamW, h: streamH },
-      after: { x: W - 12 - streamW, y: streamY, w: streamW, h: streamH },
-      panel: { x: 12, y: mosaicY + 10, w: valueX - 44, h: streamY - mosaicY - 34 },
+      after: { x: W - margin - streamW, y: streamY, w: streamW, h: streamH },
+      panel: { x: margin, y: mosaicY + 10, w: valueX - margin - 32, h: streamY - mosaicY - 34 },
     };
   }
 }
