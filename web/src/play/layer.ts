@@ -82,6 +82,8 @@ interface Layout {
   zone(h: number): Rect;
   bar(h: number, j: number, share: number): Rect;
   top(h: number): { x: number; y: number };
+  /** Whether every head has room for its name. */
+  names: boolean;
   /** Whether word and share of the look stand in two lines. */
   twoLines: boolean;
   labels: boolean;
@@ -337,7 +339,7 @@ class Layer implements Scene {
     }
     const name = layout.head(h);
     const role = this.place.roles[h];
-    if (layout.labels || follows) stage.text(`H${h}`, name.x, name.y, { size: tall ? 11 : 12, weight, colour, align: name.align, alpha: tall ? ease(t, 0.8, 1.4) : fan });
+    if (layout.names || follows) stage.text(`H${h}`, name.x, name.y, { size: tall ? 11 : 12, weight, colour, align: name.align, alpha: tall ? ease(t, 0.8, 1.4) : fan });
     if (role && fan > 0) stage.rect({ x: tall ? name.x - 12 : name.x - 6, y: name.y + 3, w: 12, h: 2.5 }, role.colour, fan);
     stage.spot(name.box, `H${h}${role ? `: ${role.name}` : ""}${this.open ? "\nclick: play this head" : ""}`, this.open && (() => this.open!(h)));
     if (t > 1.7) this.#drawLook(stage, layout, t, h);
@@ -451,7 +453,8 @@ class Layer implements Scene {
     const alpha = ease(t, 1.7, 2.4);
     for (let g = 0; g < groups; g++) {
       const [first, last] = [layout.zone(g * size), layout.zone((g + 1) * size - 1)];
-      const words = size > 1 ? `k v shared by H${g * size} to H${(g + 1) * size - 1}` : `k v of H${g}`;
+      const heads = `H${g * size} ${size === 2 ? "and" : "to"} H${(g + 1) * size - 1}`;
+      const words = size > 1 ? `k v shared by ${heads}` : `k v of H${g}`;
       if (tall) {
         const x = marginOf(stage) - 7;
         const [top, bottom] = [first.y - 1, last.y + last.h - 1];
@@ -465,7 +468,7 @@ class Layer implements Scene {
       const width = last.x + last.w - first.x;
       stage.spot({ x: first.x, y: y - 3, w: width, h: 8 }, words);
       if (this.#heads > IN_A_ROW) continue;
-      const form = [words, `H${g * size} to H${(g + 1) * size - 1}`, "k v"].find((each) => stage.measure(each, { size: 11 }) < width);
+      const form = [words, heads, "k v"].find((each) => stage.measure(each, { size: 11 }) < width);
       if (form) stage.text(form, first.x + width / 2, y - 4, { size: 11, colour: colours.ink3, align: "center", alpha });
     }
   }
@@ -672,7 +675,7 @@ class Layer implements Scene {
     const queryW = Math.min(14, inner * 0.4);
     const outputW = Math.min(18, inner * 0.5);
     return {
-      gutter, group, twoLines, joinedGroup: joined.group, labels: rows === 1,
+      gutter, group, twoLines, joinedGroup: joined.group, names: cell >= 26 * b, labels: rows === 1,
       source: { x: 14, y: top, w: Math.min(72 * b, gutter - 26), h: rows === 1 ? queryH : 48 },
       head: (h) => ({ x: x(h) + inner / 2, y: row(h) - 8, align: "center", box: { x: x(h) + inner / 2 - Math.min(18, inner / 2), y: row(h) - 20 * b, w: Math.min(36, inner), h: 17 * b } }),
       query: (h) => ({ x: x(h) + inner / 2 - queryW / 2, y: row(h), w: queryW, h: queryH }),
@@ -686,21 +689,24 @@ class Layer implements Scene {
       slot: (h) => ({ ...joinedRect, x: joinedRect.x + (h * joinedRect.w) / n, w: joinedRect.w / n }),
       sum, before: after(1), beside: after(2), after: last,
       list: { x: listX, y: blocksY - 6, w: Math.max(90, W - 24 - listX), h: Math.max(blockH + 12, Math.min(H - blocksY - 2, 16 * b * (n + 1))) },
-      lanes: this.#lanes({ query: top + queryH + 15 * b, look: row(0) + barDy + barH / 2 - (small ? 2 : 5), answer: row(0) + mosaicDy + strip / 2 - 13 }, rows === 1),
+      // Beside several rows the second is named: the stream's block stands at the first.
+      lanes: rows === 1
+        ? this.#lanes({ query: top + queryH + 15 * b, look: row(0) + barDy + barH / 2 - (small ? 2 : 5), answer: row(0) + mosaicDy + strip / 2 - 13 }, true)
+        : this.#lanes({ query: row(inRow) + queryH / 2 + 3, look: row(inRow) + barDy + barH / 2 + 6, answer: row(inRow) + mosaicDy + strip / 2 + 4 }, rowH > 66 * b),
     };
   }
 
   /** Names of the lanes, and the shapes of all tokens: what each lane of the diagram holds. */
-  #lanes(y: { query: number; look: number; answer: number }, single: boolean): Layout["lanes"] {
+  #lanes(y: { query: number; look: number; answer: number }, fits: boolean): Layout["lanes"] {
     const { place, looks } = this;
-    const one = place.numQueries > 1 ? "one row of" : "";
-    const row = (width: number) => [one, `${place.numQueries} × ${width}`].filter(Boolean);
+    const shapes = this.#heads <= IN_A_ROW;
+    const row = (width: number) => (shapes ? [...(place.numQueries > 1 ? ["one row of"] : []), `${place.numQueries} × ${width}`] : []);
     const lanes = [
       { title: "queries", below: [], y: y.query, from: 0.4 },
       { title: "looks", below: row(place.numKeys), y: y.look, from: 1.7 },
     ];
     if (looks.out) lanes.push({ title: "answers", below: row(looks.out[0]!.length), y: y.answer, from: 4.2 });
-    return single ? lanes : [];
+    return fits ? lanes : [];
   }
 
   #rows(stage: Stage): Layout {
@@ -726,7 +732,7 @@ class Layer implements Scene {
     const joined = block(0);
     const thin = Math.min(8, pitch * 0.5);
     return {
-      gutter: left, group, joinedGroup: group, twoLines: false, labels: pitch >= 11,
+      gutter: left, group, joinedGroup: group, twoLines: false, names: pitch >= 11, labels: pitch >= 11,
       source: { x: left, y: top + Math.min(pitch * 5, H * 0.3), w: bars, h: 48 },
       head: (h) => ({ x: left - 6, y: row(h) + 4, align: "right", box: { x: left - 34, y: row(h) - pitch / 2, w: 30, h: pitch } }),
       query: (h) => ({ x: left, y: row(h) - thin / 2, w: bars, h: thin }),

@@ -903,9 +903,9 @@ function largest(values: Float32Array): number {
   return values.reduce((best, value, i) => (Math.abs(value) > Math.abs(values[best]!) ? i : best), 0);
 }
 
-/** "shared by", "H3 to H5": the heads that use the same keys and values. */
+/** "shared by", "H3 to H5" or "H3 and H4": the heads that use the same keys and values. */
 function sharedLines(place: Place): string[] {
   const size = place.numHeads / place.numKvHeads;
   const first = Math.floor(place.index / size) * size;
-  return ["shared by", `H${first} to H${first + size - 1}`];
+  return ["shared by", `H${first} ${size === 2 ? "and" : "to"} H${first + size - 1}`];
 }

@@ -446,7 +446,7 @@ class OutputRow:
         if not self.layer.crosses and self.key_tokens is not None:
             return self.name_of(self.query)
         tokens = self.layer.tokens.text(self.text)
-        return f'"{readable(tokens)[self.query]}"' if tokens.pieces else f"place {self.query}"
+        return f'"{told_apart(readable(tokens))[self.query]}"' if tokens.pieces else f"place {self.query}"
 
     def name_of(self, key: int) -> str:
         """The word of a key, as it is called in a sentence."""

@@ -299,7 +299,7 @@ export class SnapshotText {
       return { name, begin, end, parks };
     });
     const own = layer.crosses || layer.reads !== "" ? undefined : units.find(({ begin, end }) => begin <= token && token < end);
-    const me = own?.name ?? (read[token] ? `"${read[token]!.label}"` : `place ${token}`);
+    const me = own?.name ?? (read[token] ? `"${allToldApart(read.map(({ label }) => label))[token]}"` : `place ${token}`);
     return { me, units, labels: looked.map(({ label }) => label) };
   }
 
