@@ -1,5 +1,5 @@
-"""Scenes of models whose attention is not plain, played in a browser: biases on scores (T5, and ALiBi in Falcon), capped
-scores (Gemma 2), learned sinks (gpt-oss), parallel branches (GPT-NeoX), 20 heads in a layer.
+"""Scenes of models whose attention is not plain, played in a browser: biases on scores (T5; ALiBi, in
+Falcon), capped scores (Gemma 2), learned sinks (gpt-oss), parallel branches (GPT-NeoX), 20 heads in a layer.
 
 Every number of the stage is the library's, which other tests hold to the models' own modules; no text touches another.
 """
@@ -24,7 +24,18 @@ from tests.models.tiny import (
     tiny_tokenizer,
 )
 from tests.studio.serving import studio_of
-from tests.studio.test_play import ATOL, NUMBER, SIZES, collisions, number, numbers_of, read_all, ready, resize, stills_of
+from tests.studio.test_play import (
+    ATOL,
+    NUMBER,
+    SIZES,
+    collisions,
+    number,
+    numbers_of,
+    read_all,
+    ready,
+    resize,
+    stills_of,
+)
 
 TEXT = "the old cat sat on the table, and a dog saw the cat"
 QUERY = 9
@@ -48,8 +59,8 @@ def falcon():
 
 def neox():
     sizes = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "intermediate_size": 60}
-    ends = {"bos_token_id": None, "eos_token_id": None}
-    return made(hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(vocab_size=VOCAB_SIZE, max_position_embeddings=80, **sizes, **ends))
+    other = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": 80, "bos_token_id": None, "eos_token_id": None}
+    return made(hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig(**sizes, **other))
 
 
 MAKERS = {
@@ -144,7 +155,8 @@ def test_a_layers_numbers_are_the_librarys(family, played):
     for index in (0, n - 1):
         out = result.heads[index].out
         near(numbers_of(read, rf"answer of H{index}, number (\d+) of \d+: {NUMBER}", len(out)), out)
-    near(numbers_of(read, rf"number (\d+) of {m}: {NUMBER} =\n(?:.*\n)*.*H{n - 1}", m), result.adds.sum(0) + result.output_bias)
+    added = result.adds.sum(0) + result.output_bias
+    near(numbers_of(read, rf"number (\d+) of {m}: {NUMBER} =\n(?:.*\n)*.*H{n - 1}", m), added)
     near(numbers_of(read, rf"number (\d+) of {m}\n[^=]*= {NUMBER}", m), result.after)
     if family == "neox":
         near(numbers_of(read, rf"what the feed-forward adds, number (\d+) of {m}: {NUMBER}", m), result.beside)

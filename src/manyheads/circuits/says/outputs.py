@@ -436,9 +436,7 @@ class OutputRow:
         )
         pieces = readable(tokens)
         texts = [unit.text if unit.special or unit.word >= 0 else pieces[unit.tokens[0]] for unit in units]
-        names = [
-            name if unit.special else f'"{name}"' for name, unit in zip(told_apart(texts), units, strict=True)
-        ]
+        names = [name if unit.special else f'"{name}"' for name, unit in zip(told_apart(texts), units, strict=True)]
         return names, [unit.tokens for unit in units], [bool(sink[list(unit.tokens)].all()) for unit in units]
 
     def _word(self) -> str:
@@ -690,7 +688,7 @@ def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool
     elif len(by_look) > 1 and kind in ("answered", "itself", "another", "silent", "unheard"):
         second = by_look[1]
         form = "look" if unheard or silent else "next"
-        words = {"top": second.name, "look": percent(second.look)} | ({} if unheard else {"heard": percent(second.heard)})
+        words = {"top": second.name, "look": percent(second.look), "heard": percent(second.heard)}
         figures = FIGURES[form].format(**words)
     return sentence, figures
 
@@ -709,7 +707,7 @@ def layer_sentence(
         (voice.look, head, voice)
         for head, of_head in enumerate(voices)
         for voice in of_head
-        if not voice.parks and not voice.is_me and any(char.isalnum() for char in voice.name.partition(" ")[0])  # ", 2nd" is a mark
+        if not voice.parks and not voice.is_me and not _is_mark(voice.name)
     ]
     look, finder, answer = max(links, key=lambda link: link[0], default=(0.0, 0, None))
     words = {"looks": plural(len(heads), "look").replace(f"{len(heads):,}", count)}
@@ -729,6 +727,11 @@ def layer_sentence(
     listed = ", ".join(f"H{heads[head].index} {percent(float(wrote[head]))}" for head in order[:3])
     how = "alone" if float(wrote[order[0]]) < PARKED else "most"
     return sentence, FIGURES[how].format(heads=listed)
+
+
+def _is_mark(name: str) -> bool:
+    """Whether a word as sentences call it is a mark, such as '","', or the second of them: '", 2nd"'."""
+    return not any(char.isalnum() for char in name.partition(" ")[0])
 
 
 def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, following: tuple[str, float] | None) -> str:

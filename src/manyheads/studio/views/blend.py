@@ -155,10 +155,11 @@ def _words(
     first, now = values[0], values[step]
     if guesses:
         was, best = int(first.argmax()), int(now.argmax())
+        before, after, most = (percent(float(chance)) for chance in (first[was], now[was], now[best]))
         if was == best:
-            clause = f"it still guesses “{items[was].strip()}” ({percent(float(first[was]))} → {percent(float(now[was]))})."
+            clause = f"it still guesses “{items[was].strip()}” ({before} → {after})."
         else:
-            clause = f"it guesses “{items[best].strip()}” ({percent(float(now[best]))}), no longer “{items[was].strip()}”."
+            clause = f"it guesses “{items[best].strip()}” ({most}), no longer “{items[was].strip()}”."
         return {"headline": f"{way} alike: {clause}", "figures": figures}
     order = now.argsort(descending=True)[:NEAREST].tolist()
     near = first.argsort(descending=True)[:NEAREST].tolist()
