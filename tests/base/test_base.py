@@ -16,7 +16,19 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.base import Cache, PartsFolder, brief, html_table, nearest, one_of, parts_folder, plain, whole
+from manyheads.base import (
+    Cache,
+    PartsFolder,
+    brief,
+    html_table,
+    nearest,
+    one_of,
+    parts_folder,
+    percent,
+    plain,
+    told_apart,
+    whole,
+)
 from manyheads.base.parts_folder import locked
 from manyheads.errors import PlanError, ShapeError
 from tests.refusals import refuses
@@ -256,3 +268,24 @@ def test_a_notebook_shows_recordings_and_tables_as_tables(minilm):
     table = mh.measure(minilm, "a cat")._repr_html_()
     assert table.count("<tr>") == 21 and "... and 52 more" in table and "L1H7" in table and "L1H8" not in table
     assert "to_pandas() has them all" in table and "entropy" in table
+
+
+@pytest.mark.parametrize(
+    ("share", "decimals", "words"),
+    [
+        # web/tests/lib/draw.test.ts holds the page's function to the same cases.
+        (0.677, 0, "68 %"), (0.677, 1, "67.7 %"), (1 / 16, 1, "6.3 %"), (0.125, 0, "13 %"), (-0.125, 0, "−13 %"),
+        (1.3, 0, "130 %"), (0.004, 0, "< 1 %"), (0.005, 0, "1 %"), (1e-12, 0, "< 1 %"), (0.0, 0, "0 %"),
+        (-0.004, 0, "0 %"), (0.0004, 1, "< 0.1 %"), (float("nan"), 0, "none"),
+    ],
+)  # fmt: skip
+def test_a_share_in_words_rounds_half_away_from_zero_and_is_no_0_above_0(share, decimals, words):
+    assert percent(share, decimals) == words
+
+
+def test_texts_that_are_the_same_are_told_apart_by_their_turn():
+    assert told_apart(["a", "b", "a", ",", "A", ","]) == ["a, 1st", "b", "a, 2nd", ", 1st", "A", ", 2nd"]
+    many = told_apart(["x"] * 23)
+    assert [many[turn - 1] for turn in (3, 4, 11, 12, 13, 21, 22, 23)] == [
+        "x, 3rd", "x, 4th", "x, 11th", "x, 12th", "x, 13th", "x, 21st", "x, 22nd", "x, 23rd"
+    ]  # fmt: skip

@@ -5,6 +5,8 @@ NumPy on them.
 """
 
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -281,6 +283,43 @@ def test_smollm2_shares_values_among_heads(smollm2):
     near(result.before, rows[LLAMA.before.format(11)][0][0, query], 1e-4)
     near(result.after, rows[LLAMA.after.format(11)][0][0, query], 1e-4)
     assert [head.kv_head for head in result.heads] == [0, 0, 0, 1, 1, 1, 2, 2, 2] and result.heads[4].group == (3, 4, 5)
+
+
+# ---------------------------------------------------------------------------------------------- several threads at once
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", *slowly("bert", "gemma2")])
+def test_threads_that_ask_one_model_at_once_get_what_each_gets_alone(name, fresh):
+    """A studio answers in several threads: what one follows is no other's, and nothing stays on the model."""
+    lm = loaded(name, fresh)
+    rec = mh.record(lm, TEXT, keep=VALUES)
+    places = range(1, int(rec.tokens.lengths[0]), 3)
+    hooks = [len(hooks) for m in lm.model.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+    alone = {place: (additions(lm, rec.tokens, place), stream_shares(lm, rec.tokens, place)) for place in places}
+
+    def ask(turn):
+        place = places[turn % len(places)]
+        if turn % 3:
+            return place, additions(lm, rec.tokens, place)
+        return place, stream_shares(lm, rec.tokens, place)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            together = list(pool.map(ask, range(3 * len(places))))
+    finally:
+        sys.setswitchinterval(interval)
+    for place, result in together:
+        own, shares = alone[place]
+        if isinstance(result, type(shares)):
+            near(result.shares, shares.shares)
+            continue
+        assert result.reasons == own.reasons and set(result.by_site) == set(own.by_site)
+        for site, addition in own.by_site.items():
+            for part in ("joined", "before", "after", "of_bias"):
+                near(getattr(result.by_site[site], part), getattr(addition, part))
+    assert hooks == [len(hooks) for m in lm.model.modules() for hooks in (m._forward_hooks, m._forward_pre_hooks)]
 
 
 # ------------------------------------------------------------------------------------------------ shares of the stream

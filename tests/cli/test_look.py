@@ -654,7 +654,7 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     first, second = links = rec.heads_linking("it", "animal")[:2]
     assert ran.lines[0] == (
         f'minilm: "it" looks at "animal" most in L3H1 ({first.weight:.1%}) and L5H11 ({second.weight:.1%}); '
-        "spread evenly it is 6.3%."
+        "spread evenly it is 6.3 %."
     )
     rows = [line.split() for line in ran.lines if "█" in line]
     assert len(rows) == 10

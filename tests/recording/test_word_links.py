@@ -186,8 +186,8 @@ def test_links_print_well_and_are_saved_as_other_tables_are(rec, tmp_path):
     import pandas as pd
 
     links = rec.heads_linking("it", "animal")
-    assert repr(links).startswith("HeadLinks('it' -> 'animal': L3H1 67.7%, L5H11 ")
-    assert str(links).endswith("... of 72 heads, on one text; 6.3% if spread evenly)")
+    assert repr(links).startswith("HeadLinks('it' -> 'animal': L3H1 67.7 %, L5H11 ")
+    assert str(links).endswith("... of 72 heads, on one text; 6.3 % if spread evenly)")
     assert "HeadLinks(any word -> 'animal': " in repr(rec.heads_linking(key="animal"))
     links.save(tmp_path / "links.csv")
     table = pd.read_csv(tmp_path / "links.csv")

@@ -69,8 +69,8 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
     assert sorted(places) == list(range(72)) and (np.diff(weights) < ROUNDING).all()
     for chip, weight in zip(fresh.get_by_test_id("best-head").all(), weights, strict=False):
         assert abs(float(re.findall(r"(\d+)%", chip.inner_text())[0]) - 100 * weight) < 0.51
-    assert fresh.get_by_test_id("best-head").first.inner_text() == "L3H1 68%"
-    expect(fresh.get_by_test_id("room-atlas")).to_contain_text("evenly spread: 6.3%. One sentence, not a role.")
+    assert fresh.get_by_test_id("best-head").first.inner_text() == "L3H1 68 %"
+    expect(fresh.get_by_test_id("room-atlas")).to_contain_text("evenly spread: 6.3 %. One sentence, not a role.")
     heads.first.click()
     expect(fresh.get_by_test_id("head-name")).to_have_text("L3H1")
     expect(fresh.get_by_test_id("pinned-row")).to_have_attribute("data-row", "10")
@@ -83,7 +83,7 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
     named = {"model": "minilm", "text": OWN_TEXT}  # so that a link says what it is about wherever it is opened
     assert fragment(fresh)[1] == {**named, "from": "10", "to": "2", "sort": "word"}
     fresh.reload()
-    expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
+    expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
     fresh.keyboard.press("Escape")
     expect(fresh.get_by_test_id("asked")).to_be_visible()
     expect(heads.first).to_have_attribute("data-head", "L0H0")
@@ -137,7 +137,7 @@ def test_the_first_visit_offers_the_question_and_the_next_one_does_not(new_page,
     page = new_page()
     page.goto(studio.address)
     page.get_by_test_id("offer").click()
-    expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
+    expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
     expect(page.get_by_test_id("text-box")).to_have_value(OWN_TEXT)
     expect(page.get_by_test_id("sort-by")).to_have_value("word")
     page.get_by_test_id("clear").click()
@@ -167,7 +167,7 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
         write_report(tmp_path / f"{name}.html", mh.record(minilm, words))
     page = new_page(offline=True)
     page.goto(f"{(tmp_path / 'short.html').as_uri()}#/atlas?from=10&to=2&sort=word")
-    expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
+    expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
     word(page, "it").click()
     word(page, "didn't").click()
     word(page, "street").click()
@@ -185,7 +185,7 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
 
 def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh, eager):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
-    expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
+    expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
     picture = "document.querySelector('[data-testid=atlas-grid] canvas').toDataURL()"
     before = fresh.evaluate(picture)
     fresh.get_by_test_id("sinks-out").check()
@@ -195,7 +195,7 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     typical, low, high = (int(number) for number in re.findall(r"(\d+)%", said))
     assert abs(low - 100 * shares.min()) < 0.51 and abs(high - 100 * shares.max()) < 0.51
     assert min(abs(typical - 100 * np.sort(shares.ravel())[35:37])) < 0.51
-    expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
+    expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
     assert fresh.evaluate(picture) != before
     fresh.wait_for_function("() => location.hash.includes('sinks=out')")
     fresh.get_by_test_id("sinks-out").uncheck()
@@ -206,7 +206,7 @@ def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(f
     fresh.get_by_test_id("share").click()
     card = fresh.get_by_test_id("share-card").get_by_role("img")
     words = card.get_attribute("aria-label")
-    assert words.startswith("L3H1 looks from “it” to “animal”: 68%. Spread evenly, it is 6.3%.")
+    assert words.startswith("L3H1 looks from “it” to “animal”: 68 %. Spread evenly, it is 6.3 %.")
     with fresh.expect_download() as download:
         fresh.get_by_test_id("share-save").click()
     assert download.value.suggested_filename == "minilm-L3H1-it.png"
@@ -343,7 +343,7 @@ def test_on_a_phone_words_and_squares_are_met_by_a_finger_and_the_drawer_is_a_sh
     expect(page.locator("[data-head=L5H11]")).to_be_attached()
     word(page, "it").tap()
     word(page, "animal").tap()
-    expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68%")
+    expect(page.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
     small = page.evaluate(
         """() => [...document.querySelectorAll("main button, header button, header select, header textarea")]
           .map((element) => [element, element.getBoundingClientRect()])

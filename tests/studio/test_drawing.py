@@ -138,11 +138,11 @@ def test_a_picture_is_painted_by_mouse_and_by_keyboard(opened):
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Space")
     expect(cell(8, 1)).to_be_focused()
-    expect(cell(8, 1)).to_have_attribute("aria-label", "the (2nd) looks at cat: half")
+    expect(cell(8, 1)).to_have_attribute("aria-label", "the, 2nd looks at cat: half")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")  # the same stroke again takes it away
-    expect(cell(8, 2)).to_have_attribute("aria-label", "the (2nd) looks at sat: empty")
+    expect(cell(8, 2)).to_have_attribute("aria-label", "the, 2nd looks at sat: empty")
     for column in {column for _, column in strokes} - {1}:
         cell(5, column).focus()
         page.keyboard.press("Delete")

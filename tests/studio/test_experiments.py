@@ -283,8 +283,8 @@ def test_what_was_trained_so_stands_beside_each_scene_from_the_stored_reports():
     ]
     assert [way.right for way in unmixed.ways] == [ways[n]["all_right"]["mean"] for n in ("free", "skipped", "unmixed")]
     assert [way.diversity for way in same.ways] == pytest.approx([ways["free"]["diversity"]["mean"], 0, 0], abs=1e-6)
-    assert "right at 4% of places, not 93%. Their diversity is 0, not 0.725." in same.words
-    assert "nothing is lost" in unmixed.words and "right at 93% of places, with Wᴼ at 93%" in unmixed.words
+    assert "right at 4 % of places, not 93 %. Their diversity is 0, not 0.725." in same.words
+    assert "nothing is lost" in unmixed.words and "right at 93 % of places, with Wᴼ at 93 %" in unmixed.words
     counts = stored_report("heads")["found"]["by_heads"]
     assert [way.right for way in by_scene["half"].ways] == [counts[n]["all_right"]["mean"] for n in ("8", "4")]
     assert (

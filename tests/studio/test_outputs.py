@@ -1,6 +1,7 @@
 """What a head says at a token, as the server sends it: the arrays of the library, and why others are left out."""
 
 import gzip
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,7 @@ from manyheads.studio.views.atlas import atlas_of
 from manyheads.studio.views.maps import unpack
 from manyheads.studio.views.outputs import output_of
 from tests.models.tiny import save_tiny, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
-from tests.studio.serving import TEXT
+from tests.studio.serving import TEXT, minilm_studio
 
 VALUES = ("q", "k", "v", "lse")
 IT = 9  # "it" in TEXT
@@ -123,6 +124,25 @@ def test_a_forward_pass_is_sent_with_shares_that_sum_to_one(studio, recorded, mi
     assert arrays["key"][37] == int(row.argmax()) and arrays["weight"][37] == pytest.approx(float(row.max()), abs=1e-6)
     assert arrays["states"].shape == (7, 384) and header["next"] == [] and header["said"].startswith("Layer ")
     np.testing.assert_allclose(arrays["states"][-1], shares.final, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_pages_that_ask_one_recording_at_once_get_what_each_gets_alone(studio, folder, minilm, page_labels):
+    rec = studio.open(TEXT)["id"]
+    paths = [
+        f"/api/recordings/{rec}/{name}" for q in (2, 5, 9) for name in (f"said/L3H1/{q}", f"said/L4/{q}", f"pass/{q}")
+    ]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(studio.get, paths * 2))
+    with minilm_studio(minilm, folder, page_labels) as other:
+        opened = other.open(TEXT)["id"]
+        alone = [other.get(path.replace(rec, opened)) for path in paths] * 2
+    assert {answer.status for answer in (*together, *alone)} == {200}
+    for path, got, want in zip(paths * 2, together, alone, strict=True):
+        (header, arrays), (own_header, own_arrays) = got.arrays(), want.arrays()
+        assert header["said"] == own_header["said"] and set(arrays) == set(own_arrays), path
+        for name, values in own_arrays.items():
+            np.testing.assert_allclose(arrays[name], values, atol=1e-6, err_msg=f"{path} {name}")
 
 
 def test_a_forward_pass_needs_the_model(studio):

@@ -152,7 +152,7 @@ def test_a_rows_strongest_links_are_the_models_own_and_the_page_says_that_it_hol
 def test_a_block_of_a_long_text_is_the_mean_or_the_largest_of_its_cells(opened, eager, how, side):
     maps, page = eager(MIDDLE)[1, 4], opened("middle", f"#/head/L1H4?how={how}")
     words = "mean" if how == "mean" else "largest"
-    expect(page.get_by_test_id("mode-words")).to_contain_text(f"{words} of {side} x {side} cells, to 0.4%")
+    expect(page.get_by_test_id("mode-words")).to_contain_text(f"{words} of {side} x {side} cells, to 0.4 %")
     count = -(-len(maps) // side)
     padded = np.pad(maps, (0, count * side - len(maps)), constant_values=np.nan).reshape(count, side, count, side)
     blocks = np.nanmean(padded, (1, 3)) if how == "mean" else np.nanmax(padded, (1, 3))

@@ -41,7 +41,7 @@ def test_head_opens_with_the_head_that_tells_most_and_both_halves_of_what_it_doe
     expect(row).to_have_attribute("data-kept", "true")
     expect(row).to_have_attribute("data-row", "10")
     sentence = page.get_by_test_id("head-sentence")
-    expect(sentence).to_have_text("links “it” to “animal”, 68%; no role on the 299 bundled texts")
+    expect(sentence).to_have_text("links “it” to “animal”, 68 %; no role on the 299 bundled texts")
     output = head_output(mh.record(minilm, OWN_TEXT, keep=("q", "k", "v", "lse")), "L3H1", "it", minilm)
     expect(page.get_by_test_id("says")).to_have_attribute("data-query", "10")
     heard = page.get_by_test_id("heard").locator("li")
@@ -51,7 +51,7 @@ def test_head_opens_with_the_head_that_tells_most_and_both_halves_of_what_it_doe
         assert float(value) == pytest.approx(shares[name], abs=1e-5), name
     drawn = page.get_by_test_id("says-out").locator("rect").evaluate_all("all => all.map(each => +each.dataset.value)")
     np.testing.assert_allclose(drawn, output.out, atol=1e-5)
-    expect(page.get_by_test_id("wrote")).to_contain_text("20%")
+    expect(page.get_by_test_id("wrote")).to_contain_text("20 %")
     expect(page.get_by_test_id("head-card")).to_have_count(0)  # the drawer lies folded
     assert fragment(page)[0] == "head/L3H1" and fragment(page)[1]["pin"] == "10"
 
@@ -202,7 +202,7 @@ def test_presented_the_atlas_has_one_headline_and_six_heads_that_digits_open(ope
     page = opened("atlas?model=minilm&from=10&to=2&sort=word")
     expect(page.get_by_test_id("best-head").first).to_be_visible()
     page.keyboard.press("p")
-    expect(page.get_by_test_id("headline")).to_have_text("L3H1 links “it” to “animal”: 68% of its look.")
+    expect(page.get_by_test_id("headline")).to_have_text("L3H1 links “it” to “animal”: 68 % of its look.")
     assert page.get_by_test_id("atlas-present").locator("canvas").count() == 6
     assert font(page, "headline") == 32
     page.keyboard.press("1")

@@ -387,7 +387,7 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     page.get_by_test_id("experiment-numbers").locator("summary").click()
     expect(page.get_by_test_id("experiment-numbers")).to_contain_text("No verdict: there is no control: the plan is on")
     trained = page.get_by_test_id("experiment-trained")
-    expect(trained).to_contain_text("right at 4% of places, not 93%. Their diversity is 0, not 0.725.")
+    expect(trained).to_contain_text("right at 4 % of places, not 93 %. Their diversity is 0, not 0.725.")
 
     # The address restores the scene.
     known = fragment(page)[1]

@@ -281,7 +281,7 @@ def test_effects_are_those_of_patch(lm, answers, metric):
 
 def test_the_verdict_comes_in_words(lm):
     assert circuits.effects(lm, ask(PatchAsk), progress=quiet).verdict == "L3H5 carries a third of the answer."
-    shares = {0.34: "a third", 0.5: "half", 1.0: "all", 0.44: "44%", -0.12: "−12%", 0.001: "0%", 1.3: "130%"}
+    shares = {0.34: "a third", 0.5: "half", 1.0: "all", 0.44: "44 %", -0.12: "−12 %", 0.001: "< 1 %", 1.3: "130 %"}
     assert {value: circuits.share(value) for value in shares} == shares
 
 

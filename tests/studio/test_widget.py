@@ -200,7 +200,7 @@ def test_with_a_kernel_a_head_of_a_long_text_has_every_cell_and_row(notebook_pag
     page.get_by_test_id("clear").click()
     page.locator("[data-head=L3H5]").click()
     expect(page.get_by_test_id("head-name")).to_have_text("L3H5")
-    expect(page.get_by_test_id("mode-words")).not_to_contain_text("to 0.4%")
+    expect(page.get_by_test_id("mode-words")).not_to_contain_text("to 0.4 %")
     page.get_by_test_id("map").click(position={"x": 100, "y": 100})
     row = page.get_by_test_id("pinned-row")
     expect(page.get_by_test_id("reads-from").locator("li").nth(4)).to_be_visible()

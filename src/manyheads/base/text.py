@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -29,13 +30,41 @@ REPR_CHARACTERS = 100  # a line of a terminal, or of a notebook
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line
 
 
-def percent(share: float) -> str:
-    """A share with one decimal, half rounded up, as the pages of the studio round.
+def percent(share: float, decimals: int = 0) -> str:
+    """A share as sentences, the terminal and the page write it, half rounded away from zero; "none" for NaN.
 
-    >>> percent(1 / 16), percent(0.677)
-    ('6.3%', '67.7%')
+    A share above 0 that rounds to 0 is "< 1 %": beside it, "0 %" would be another number. The page has the same rules
+    (`percent` of web/src/lib/draw/format.ts).
+
+    >>> percent(0.677), percent(0.677, 1), percent(1 / 16, 1), percent(-0.03)
+    ('68 %', '67.7 %', '6.3 %', '−3 %')
+    >>> percent(0.004), percent(0.0), percent(-0.004), percent(0.0004, 1)
+    ('< 1 %', '0 %', '0 %', '< 0.1 %')
     """
-    return f"{math.floor(share * 1000 + 0.5) / 10:.1f}%"
+    if not math.isfinite(share):
+        return "none"
+    steps = 10**decimals
+    size = math.floor(abs(share) * 100 * steps + 0.5) / steps
+    if size == 0 and share > 0:
+        return f"< {1 / steps:.{decimals}f} %"
+    return f"{'−' if share < 0 and size else ''}{size:.{decimals}f} %"
+
+
+def told_apart(texts: Sequence[str]) -> list[str]:
+    """Each text, with its turn where the same one is there several times.
+
+    >>> told_apart(["John", "and", "John", ",", ","])
+    ['John, 1st', 'and', 'John, 2nd', ', 1st', ', 2nd']
+    """
+    total, count = Counter(texts), Counter[str]()
+    names: list[str] = []
+    for text in texts:
+        count[text] += 1
+        turn = count[text]
+        ending = "th" if 10 < turn % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(turn % 10, "th")
+        comma = "," * text[-1:].isalnum()  # ", 2nd" is the second comma
+        names.append(f"{text}{comma} {turn}{ending}" if total[text] > 1 else text)
+    return names
 
 
 def plural(count: int, noun: str) -> str:

@@ -132,17 +132,27 @@ def _passed(x: object, output: object) -> Tensor | None:
     return _Held.apply(x, output.detach(), lambda g: g * share)
 
 
-class _Activations(TorchFunctionMode):
-    """Holds activations that a model calls as functions between its layers and its logits (RoBERTa's head)."""
+class CallsOfTorch(TorchFunctionMode):
+    """Hands each torch function that this thread calls inside the block to `called`, whose result its caller gets."""
 
     def __torch_function__(
         self,
         function: Callable[..., object],
         types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        output = function(*args, **(kwargs or {}))
+        return self.called(function, args, kwargs or {})
+
+    def called(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        raise NotImplementedError
+
+
+class _Activations(CallsOfTorch):
+    """Holds activations that a model calls as functions between its layers and its logits (RoBERTa's head)."""
+
+    def called(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        output = function(*args, **kwargs)
         slope_held = _passed(args[0], output) if function in ACTIVATIONS and args else None
         return output if slope_held is None else slope_held
 

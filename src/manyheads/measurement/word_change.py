@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import Json
+from manyheads.base import Json, percent, told_apart
 from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
 from manyheads.recording import LayerRecord, Recording
@@ -83,6 +84,11 @@ class WordSwap:
     def __repr__(self) -> str:
         return f"WordSwap({self.words[self.place]!r} -> {self.new!r}, {len(self.rows)} heads)"
 
+    @cached_property
+    def _names(self) -> list[str]:
+        """The words as sentences call them: two that are the same are told apart."""
+        return told_apart(self.words)
+
     @property
     def links(self) -> tuple[int, int]:
         """The words whose shares the sentence is about: the one looked at most before, then the other one looked at
@@ -99,10 +105,10 @@ class WordSwap:
     def linked(self) -> str:
         """What the first head does before the change, in a sentence."""
         rows, first = self.rows[0], self.links[0]
-        begin, asker = f"With “{self.words[self.place]}”, head {rows.head}", self.words[self.query]
+        begin, asker = f"With “{self._names[self.place]}”, head {rows.head}", self._names[self.query]
         if rows.before[first] < LINK:
             return f"{begin} links “{asker}” to no word."
-        return f"{begin} links “{asker}” to “{self.words[first]}”: {_share(rows.before[first])}."
+        return f"{begin} links “{asker}” to “{self._names[first]}”: {percent(rows.before[first])}."
 
     def said(self) -> str:
         """What the first head does, in one sentence: it lets go, holds on, turns to another word, or nothing changes.
@@ -114,9 +120,9 @@ class WordSwap:
         """
         rows, (first, other) = self.rows[0], self.links
         # A new word that stands elsewhere already would be taken for that one.
-        head, begin = rows.head, f"With “{self.new}”" + f" for “{self.words[self.place]}”" * (self.new in self.words)
+        head, begin = rows.head, f"With “{self.new}”" + f" for “{self._names[self.place]}”" * (self.new in self.words)
         if np.abs(rows.after - rows.before).max() < SAME:
-            asker = self.words[self.query]
+            asker = self._names[self.query]
             if not self.looks_ahead and self.place > self.query:
                 return f"{begin}, nothing changes: “{asker}” stands before it, and this model does not look ahead."
             return f"{begin}, nothing changes in {head}."
@@ -125,7 +131,7 @@ class WordSwap:
         there, elsewhere = self._moved(rows, first), self._moved(rows, other)
         swings = turned >= TURNS and rows.after[other] > after
         if max(before, rows.after[other]) < LINK:
-            return f"{begin}, {head} links “{self.words[self.query]}” to no word, and did not before."
+            return f"{begin}, {head} links “{self._names[self.query]}” to no word, and did not before."
         if swings and before < LINK:
             return f"{begin}, {head} turns to {elsewhere}."
         if swings:
@@ -156,7 +162,7 @@ class WordSwap:
         return "  ".join(parts)
 
     def _moved(self, rows: HeadRows, word: int) -> str:
-        return f"“{self.words[word]}” ({_change(rows, word)})"
+        return f"“{self._names[word]}” ({_change(rows, word)})"
 
     def _most(self, values: Float64[ndarray, "n"], taken: Sequence[int]) -> int:
         """The word of the largest value, apart from some: special tokens, the word that asks, the one that changes."""
@@ -262,8 +268,4 @@ def _row(layer: LayerRecord, units: Sequence[Unit], asking: int) -> Float64[ndar
 
 
 def _change(rows: HeadRows, word: int) -> str:
-    return f"{_share(rows.before[word])} → {_share(rows.after[word])}"
-
-
-def _share(share: float) -> str:
-    return "< 1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %")
+    return f"{percent(rows.before[word])} → {percent(rows.after[word])}"

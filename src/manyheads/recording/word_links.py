@@ -109,10 +109,10 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
         words = f"{self.query or 'any word'!r} -> {self.key or 'any word'!r}".replace("'any word'", "any word")
         one_pair = bool(self.query and self.key)
         heaviest = (
-            f"{link.head} {link.weight:.1%}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
+            f"{link.head} {percent(link.weight, 1)}" + ("" if one_pair else f" {link.query!r} -> {link.key!r}")
             for link in visible[:SHOWN]
         )
-        even = f"; {percent(visible[0].chance)} if spread evenly" if one_pair and visible else ""
+        even = f"; {percent(visible[0].chance, 1)} if spread evenly" if one_pair and visible else ""
         dots = " ..." if len(visible) > SHOWN else ""
         return f"HeadLinks({words}: {', '.join(heaviest)}{dots} of {len(self.links)} heads, on one text{even})"
 

@@ -1,6 +1,8 @@
 // Figures of scenes: numbers, shares and words of the text as sentences hold them.
-import { label } from "../lib/draw/format";
+import { allToldApart, label, percent } from "../lib/draw/format";
 import type { Token } from "../lib/api/types";
+
+export { percent as share };
 
 const NUMBERS = [
   "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
@@ -13,13 +15,6 @@ export function decimal(value: number, digits = 2): string {
   return value < 0 && Number(text) !== 0 ? `−${text}` : text;
 }
 
-/** A share in whole per cent: "68 %", "< 1 %", "−3 %". */
-export function share(value: number): string {
-  const percent = 100 * value;
-  if (Math.abs(percent) < 0.5) return percent > 0.0005 ? "< 1 %" : "0 %";
-  return `${decimal(percent, 0)} %`;
-}
-
 /** A small number as a word, a larger one in digits: "sixteen", "57". */
 export function inWords(n: number): string {
   return NUMBERS[n] ?? String(n);
@@ -29,9 +24,18 @@ export function upper(words: string): string {
   return words.replace(/^./, (letter) => letter.toUpperCase());
 }
 
-/** A token in a sentence: quoted, but for the tokenizer's own, such as [CLS]. */
-export function quoted(token: Token | undefined): string {
-  return token?.special ? label(token) : `“${label(token)}”`;
+const names = new WeakMap<readonly Token[], string[]>();
+
+/** What a token is called among those of its text: "John, 2nd" where it is there several times. */
+export function called(tokens: readonly Token[], place: number): string {
+  let all = names.get(tokens);
+  if (!all) names.set(tokens, (all = allToldApart(tokens.map((token) => label(token)))));
+  return all[place] ?? "";
+}
+
+/** The same in a sentence: quoted, but for the tokenizer's own, such as [CLS]. */
+export function quoted(tokens: readonly Token[], place: number): string {
+  return tokens[place]?.special ? called(tokens, place) : `“${called(tokens, place)}”`;
 }
 
 export function dot(a: ArrayLike<number>, b: ArrayLike<number>): number {

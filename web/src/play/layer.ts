@@ -4,7 +4,7 @@ import type { Envelope } from "../lib/api/envelope";
 import { cumulated, curled, decimal, inWords, peakOf, quoted, share, upper } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
 import type { Chapter, Scene, Table, Words } from "./scene";
-import type { Rect, Stage } from "./stage";
+import { marginOf, type Rect, type Stage } from "./stage";
 import { ease, linear, mix, mixRect } from "./time";
 import { stripLength } from "./word";
 
@@ -82,6 +82,8 @@ interface Layout {
   zone(h: number): Rect;
   bar(h: number, j: number, share: number): Rect;
   top(h: number): { x: number; y: number };
+  /** Whether every head has room for its name. */
+  names: boolean;
   /** Whether word and share of the look stand in two lines. */
   twoLines: boolean;
   labels: boolean;
@@ -95,7 +97,7 @@ interface Layout {
   beside: Rect;
   after: Rect;
   list: Rect | null;
-  lanes: { title: string; below: string; y: number; from: number }[];
+  lanes: { title: string; below: string[]; y: number; from: number }[];
   gutter: number;
   group: number;
   joinedGroup: number;
@@ -148,7 +150,7 @@ class Layer implements Scene {
   }
 
   get #me(): string {
-    return quoted(this.place.queries[this.place.query]);
+    return quoted(this.place.queries, this.place.query);
   }
 
   /** How many sheets lie on the sum. */
@@ -176,7 +178,7 @@ class Layer implements Scene {
       const listed = [...new Set([place.index, ...firm])].slice(0, 4);
       return {
         headline: `${upper(some)} ${n === 1 ? "head looks" : "heads look"} at the same text, ${n === 1 ? "in its own way" : `at once, in ${some} ways`}.`,
-        figures: reading === null ? listed.map((h) => `H${h}: ${keys[this.#tops[h]!]!.label} ${share(shares[h]![this.#tops[h]!]!)}`).join("    ") : `a bar is a share of one look: ${keys[reading]!.name}`,
+        figures: reading === null ? listed.map((h) => `H${h}: ${keys[this.#tops[h]!]!.called} ${share(shares[h]![this.#tops[h]!]!)}`).join("    ") : `a bar is a share of one look: ${keys[reading]!.name}`,
       };
     }
     if (!out) return { headline: curled(header.said), figures: curled(header.figures) };
@@ -202,6 +204,11 @@ class Layer implements Scene {
     };
   }
 
+  /** The share of the output projection's bias in the sum; null where it has none, or is not known. */
+  get #biasWrote(): number | null {
+    return this.header.bias_wrote || null;
+  }
+
   /** The stream after the sum, as the model has it. */
   get #after(): Float32Array | null {
     return this.looks.after;
@@ -218,7 +225,10 @@ class Layer implements Scene {
     return {
       caption: `${upper(this.place.layer)} at ${this.#me}: ${this.header.num_kv_heads} key/value heads for ${this.#heads} query heads`,
       head: ["head", "looks most at", "share of the look", "share of what the layer adds"],
-      rows: shares.map((row, h) => [`H${h}`, this.keys[this.#tops[h]!]!.label, decimal(row[this.#tops[h]!]!, 4), wrote ? decimal(wrote[h]!, 4) : ""]),
+      rows: [
+        ...shares.map((row, h) => [`H${h}`, this.keys[this.#tops[h]!]!.called, decimal(row[this.#tops[h]!]!, 4), wrote ? decimal(wrote[h]!, 4) : ""]),
+        ...(this.#biasWrote === null ? [] : [["bias", "", "", decimal(this.#biasWrote, 4)]]),
+      ],
     };
   }
 
@@ -226,7 +236,9 @@ class Layer implements Scene {
   draw(stage: Stage, t: number): void {
     const layout = this.#layoutOn(stage);
     this.#drawLanes(stage, layout, t);
-    for (let h = 0; h < this.#heads; h++) this.#drawHead(stage, layout, t, h);
+    const frames: (() => void)[] = [];
+    for (let h = 0; h < this.#heads; h++) this.#drawHead(stage, layout, t, h, frames);
+    frames.forEach((draw) => draw());
     if (t > 1.7) this.#drawGroups(stage, layout, t);
     if (this.looks.out && t > 7.7) {
       const { joined } = layout;
@@ -245,7 +257,7 @@ class Layer implements Scene {
     for (const { title, below, y, from } of layout.lanes) {
       const alpha = ease(t, from, from + 0.6);
       stage.text(title, layout.gutter - 18, y, { weight: 620, align: "right", alpha });
-      stage.text(below, layout.gutter - 18, y + 15 * scale, { size: 11, colour: colours.ink3, align: "right", alpha });
+      below.forEach((words, i) => stage.text(words, layout.gutter - 18, y + (15 + 14 * i) * scale, { size: 11, colour: colours.ink3, align: "right", alpha }));
     }
     if (!tall) stage.text(this.#short(stage, this.#me, layout.source.w + 26), layout.source.x, layout.source.y - 8, { weight: 620, colour: colours.accent });
     if (before) {
@@ -259,7 +271,9 @@ class Layer implements Scene {
       stage.frame(rect, colours.line2, 1, 0.9 * alpha, true);
       this.#title(stage, rect, forms, alpha, colours.ink3, 400);
     };
-    const shown = ease(t, 1.3, 2);
+    const shown = ease(t, 0.2, 0.9);
+    const awaited = shown * (1 - ease(t, 4.3, 4.8));
+    if (layout.labels) for (let h = 0; h < this.#heads; h++) stage.frame(layout.whole(h), colours.line2, 1, 0.9 * awaited, true);
     coming(layout.joined, ["end to end", "joined"], shown * (1 - ease(t, 7.4, 7.8)));
     if (!adds) return;
     coming(layout.sum, SUM, shown * (1 - ease(t, 9, 9.4)));
@@ -294,7 +308,8 @@ class Layer implements Scene {
     stage.spot(rect, (x, y) => words(stage.placeInBlock(rect, values.length, this.#parts, x, y)));
   }
 
-  #drawHead(stage: Stage, layout: Layout, t: number, h: number): void {
+  /** `frames`: what is to be drawn above all heads. */
+  #drawHead(stage: Stage, layout: Layout, t: number, h: number, frames: (() => void)[]): void {
     const { colours, tall } = stage;
     const { q } = this.looks;
     const follows = h === this.place.index;
@@ -324,11 +339,11 @@ class Layer implements Scene {
     }
     const name = layout.head(h);
     const role = this.place.roles[h];
-    if (layout.labels || follows) stage.text(`H${h}`, name.x, name.y, { size: tall ? 11 : 12, weight, colour, align: name.align, alpha: tall ? ease(t, 0.8, 1.4) : fan });
+    if (layout.names || follows) stage.text(`H${h}`, name.x, name.y, { size: tall ? 11 : 12, weight, colour, align: name.align, alpha: tall ? ease(t, 0.8, 1.4) : fan });
     if (role && fan > 0) stage.rect({ x: tall ? name.x - 12 : name.x - 6, y: name.y + 3, w: 12, h: 2.5 }, role.colour, fan);
     stage.spot(name.box, `H${h}${role ? `: ${role.name}` : ""}${this.open ? "\nclick: play this head" : ""}`, this.open && (() => this.open!(h)));
     if (t > 1.7) this.#drawLook(stage, layout, t, h);
-    if (t > 4.2 && this.looks.out) this.#drawAnswer(stage, layout, t, h);
+    if (t > 4.2 && this.looks.out) this.#drawAnswer(stage, layout, t, h, frames);
   }
 
   /** Bars of shares, in all heads at once, word by word. */
@@ -357,10 +372,10 @@ class Layer implements Scene {
       const room = tall ? 120 : zone.w + 18;
       const figure = share(shares[best]!);
       if (layout.twoLines) {
-        stage.text(this.#clipped(stage, key.label, room, size), top.x, top.y, { ...style, colour });
+        stage.text(this.#clipped(stage, key.called, room, size), top.x, top.y, { ...style, colour });
         stage.text(figure, top.x, top.y + 14 * stage.scale, { ...style, colour: follows ? colours.accent : colours.ink2 });
       } else {
-        const word = this.#clipped(stage, key.label, room - stage.measure(` ${figure}`, { size, weight: 700 }), size);
+        const word = this.#clipped(stage, key.called, room - stage.measure(` ${figure}`, { size, weight: 700 }), size);
         stage.text(`${word} ${figure}`, top.x, top.y, { ...style, colour });
       }
     }
@@ -378,7 +393,7 @@ class Layer implements Scene {
   }
 
   /** Packed values, which melt into the head's output and sail to their place in the joined vector. */
-  #drawAnswer(stage: Stage, layout: Layout, t: number, h: number): void {
+  #drawAnswer(stage: Stage, layout: Layout, t: number, h: number, frames: (() => void)[]): void {
     const { colours, tall } = stage;
     const out = this.looks.out![h]!;
     const [v, shares, begins] = [this.looks.v![h]!, this.looks.shares[h]!, this.#cumulated[h]!];
@@ -409,14 +424,16 @@ class Layer implements Scene {
       });
       return;
     }
-    if (joined > 0 && !tall) {
-      stage.picture(picture, layout.output(h), 0.25 * joined); // its trace stays where it was made
-      stage.frame(layout.output(h), colours.line2, 1, 0.4 * joined);
+    const trace = tall ? 1 - ease(t, 9.2, 9.6) : 1; // it stays where it was made; on a tall stage, till bars need the room
+    if (joined > 0) {
+      stage.picture(picture, layout.output(h), mix(1, 0.6, joined) * trace);
+      stage.frame(layout.output(h), colours.line2, 1, joined * trace);
     }
-    const sending = t > 9 && t < 14 && this.#landed(t) === h;
     const at = mixRect(mixRect(whole, layout.output(h), thin), layout.slot(h), joined);
     stage.picture(joined === 1 ? stage.strip(out, this.#peaks.value, tall, layout.joinedGroup) : picture, at);
-    if (follows || sending) stage.frame(at, colours.accent, 2, thin);
+    // Frames are drawn when all strips lie there: the next one would cover the edge between the two.
+    const sending = t > 9 && t < 14 && this.#landed(t) === h;
+    if (follows || sending) frames.push(() => stage.frame(at, colours.accent, 2, thin));
     else if (joined < 1) stage.frame(at, colours.line2, 1, thin);
     const shown = joined === 1 ? layout.slot(h) : layout.output(h);
     if (joined === 0 || joined === 1) {
@@ -436,12 +453,13 @@ class Layer implements Scene {
     const alpha = ease(t, 1.7, 2.4);
     for (let g = 0; g < groups; g++) {
       const [first, last] = [layout.zone(g * size), layout.zone((g + 1) * size - 1)];
-      const words = size > 1 ? `k v shared by H${g * size} to H${(g + 1) * size - 1}` : `k v of H${g}`;
+      const heads = `H${g * size} ${size === 2 ? "and" : "to"} H${(g + 1) * size - 1}`;
+      const words = size > 1 ? `k v shared by ${heads}` : `k v of H${g}`;
       if (tall) {
-        const x = 5;
+        const x = marginOf(stage) - 7;
         const [top, bottom] = [first.y - 1, last.y + last.h - 1];
         stage.line([{ x: x + 3, y: top }, { x, y: top }, { x, y: bottom }, { x: x + 3, y: bottom }], colours.line2, 1, alpha);
-        stage.spot({ x: 0, y: top, w: 9, h: bottom - top }, words);
+        stage.spot({ x: x - 5, y: top, w: 9, h: bottom - top }, words);
         continue;
       }
       if (first.y !== last.y) continue; // a group of two rows
@@ -450,7 +468,7 @@ class Layer implements Scene {
       const width = last.x + last.w - first.x;
       stage.spot({ x: first.x, y: y - 3, w: width, h: 8 }, words);
       if (this.#heads > IN_A_ROW) continue;
-      const form = [words, `H${g * size} to H${(g + 1) * size - 1}`, "k v"].find((each) => stage.measure(each, { size: 11 }) < width);
+      const form = [words, heads, "k v"].find((each) => stage.measure(each, { size: 11 }) < width);
       if (form) stage.text(form, first.x + width / 2, y - 4, { size: 11, colour: colours.ink3, align: "center", alpha });
     }
   }
@@ -468,9 +486,10 @@ class Layer implements Scene {
       const middle = (left + right) / 2;
       // Wider on the side where there are more numbers; a hairline tells the two sides apart.
       stage.ribbon({ x: left, y: joined.y, w: 0, h: joined.h }, { x: right, y: sum.y + 8, w: 0, h: sum.h - 16 }, colours.paper2, 0.8 * opened, false);
-      stage.text("Wᴼ", middle, joined.y + joined.h / 2 + 2, { size: 20, weight: 620, align: "center", alpha: opened });
+      // Above and below, as of the blocks: sheets pass between.
+      stage.text("Wᴼ", middle, joined.y - 9, { size: 14, weight: 620, align: "center", alpha: opened });
       const shape = `${n * f} × ${m}`;
-      if (stage.measure(shape, { size: 11 }) < right - left) stage.text(shape, middle, joined.y + joined.h / 2 + 20 * scale, { size: 11, colour: colours.ink2, align: "center", alpha: opened });
+      if (stage.measure(shape, { size: 11 }) < right - left) stage.text(shape, middle, joined.y + joined.h + 17 * scale, { size: 11, colour: colours.ink3, align: "center", alpha: opened });
     }
     const landed = this.#landed(t);
     if (t > 9.5) {
@@ -478,17 +497,18 @@ class Layer implements Scene {
       stage.frame(sum, t < 14 ? colours.line2 : colours.accent, t < 14 ? 1 : 2, ease(t, 9.5, 9.9));
       this.#blockSpot(stage, sum, this.#sums[landed]!, (i) => this.#addends(i, landed));
     }
-    for (let h = 0; h < n; h++) {
-      const begin = MIXED + h * this.#step - 0.55;
-      const p = ease(t, begin, begin + 0.62);
-      if (p === 0 || p === 1) continue;
-      const lift = Math.sin(p * Math.PI) * (tall ? 14 : Math.min(34 * scale, sum.y - 40));
-      const rect = mixRect(layout.slot(h), sum, p);
-      const at = { ...rect, y: rect.y - lift };
-      stage.picture(stage.block(adds[h]!, this.#parts, this.#peaks.stream), at, mix(0.95, 0.55, p));
-      const follows = h === this.place.index;
-      stage.frame(at, follows ? colours.accent : colours.ink3, follows ? 2 : 1, 1 - 0.5 * p);
-    }
+    // Sheets come out of the joined vector's edge, and cover none of its numbers.
+    stage.clip({ x: joined.x + joined.w + 1, y: 0, w: stage.width, h: stage.height }, () => {
+      for (let h = 0; h < n; h++) {
+        const begin = MIXED + h * this.#step - 0.55;
+        const p = ease(t, begin, begin + 0.62);
+        if (p === 0 || p === 1) continue;
+        const at = mixRect(layout.slot(h), sum, p);
+        stage.picture(stage.block(adds[h]!, this.#parts, this.#peaks.stream), at, mix(0.95, 0.55, p));
+        const follows = h === this.place.index;
+        stage.frame(at, follows ? colours.accent : colours.ink3, follows ? 2 : 1, 1 - 0.5 * p);
+      }
+    });
     this.#title(stage, sum, SUM, ease(t, 9.5, 10), colours.ink);
     if (!tall) {
       const count = t < 13.7 ? `${landed} of ${n}` : `${n} ${n === 1 ? "head" : "heads"} + bias`;
@@ -506,24 +526,33 @@ class Layer implements Scene {
     return `number ${i + 1} of ${outputBias!.length}: ${decimal(this.#sums[landed]![i]!, 4)} =\n${lines.join("\n")}`;
   }
 
-  /** Bars: how much of the sum, along itself, is whose. */
+  /** Bars: how much of the sum, along itself, is whose: every head's part, and that of the projection's bias. */
   #drawWrote(stage: Stage, layout: Layout, t: number): void {
     const wrote = this.looks.wrote;
     if (!wrote) return;
     const { colours, scale } = stage;
-    const most = Math.max(...wrote, 1e-9);
-    const spot = (rect: Rect, h: number) => stage.spot(rect, `H${h}: ${decimal(wrote[h]!, 4)} of what ${this.place.layer} adds to ${this.#me}\n(its part along the sum; all heads and the bias are 1)`);
+    const n = this.#heads;
+    const bias = this.#biasWrote;
+    const parts = bias === null ? [...wrote] : [...wrote, bias]; // the bias last, in the place of one more head
+    const nameOf = (h: number) => (h < n ? `H${h}` : "bias");
+    const most = Math.max(...parts.map(Math.abs), 1e-9);
+    const spot = (rect: Rect, h: number) => stage.spot(rect, [
+      `${nameOf(h)}: ${decimal(parts[h]!, 4)} of what ${this.place.layer} adds to ${this.#me}`,
+      ...(parts[h]! < 0 ? ["below 0: it works against the sum of all"] : []),
+      ...(h < n ? [] : ["a vector of the output projection, the same at every word"]),
+      "(its part along the sum; all heads and the bias are 1)",
+    ].join("\n"));
     const up = (h: number) => ease(t, MIXED + h * this.#step, MIXED + h * this.#step + 0.3);
     const bar = (h: number, x: number, y: number, room: number, thick: number) => {
-      const follows = h === this.place.index;
-      const width = (Math.max(0, wrote[h]!) / most) * room * up(h);
-      stage.rect({ x, y: y - thick / 2, w: Math.max(1, width), h: thick }, follows ? colours.accent : stage.sequential(0.3), up(h));
+      const colour = parts[h]! < 0 ? stage.signed(-0.35, 1) : h === this.place.index ? colours.accent : h < n ? stage.sequential(0.3) : colours.ink3;
+      const width = (Math.abs(parts[h]!) / most) * room * up(h);
+      stage.rect({ x, y: y - thick / 2, w: Math.max(1, width), h: thick }, colour, up(h));
       return x + width;
     };
     if (!layout.list) {
       const zone = (h: number) => layout.whole(h);
       stage.text("wrote", zone(0).x, Math.max(10, zone(0).y - 4), { size: 11, weight: 620, alpha: ease(t, MIXED, 10) });
-      for (let h = 0; h < this.#heads; h++) {
+      for (let h = 0; h < n; h++) {
         const { x, y, w, h: height } = zone(h);
         const end = bar(h, x, y + height / 2, w - 36, Math.min(8, height * 0.6));
         if (layout.labels) stage.text(share(wrote[h]!), end + 5, y + height / 2 + 4, { size: 11, weight: h === this.place.index ? 700 : 400, alpha: up(h) });
@@ -536,8 +565,8 @@ class Layer implements Scene {
     const names = 34 * scale;
     const room = list.w - names - 48 * scale;
     const fits = Math.max(2, Math.floor(list.h / (11.5 * scale)));
-    const all = [...wrote.keys()];
-    const rows = all.length <= fits ? all : all.sort((a, b) => Number(b === this.place.index) - Number(a === this.place.index) || wrote[b]! - wrote[a]!).slice(0, fits).sort((a, b) => a - b);
+    const all = [...parts.keys()];
+    const rows = all.length <= fits ? all : all.sort((a, b) => Number(b === this.place.index) - Number(a === this.place.index) || parts[b]! - parts[a]!).slice(0, fits).sort((a, b) => a - b);
     const pitch = Math.min(list.h / rows.length, 26 * scale);
     const title = ["who wrote how much", "who wrote", "wrote"].find((form) => stage.measure(form, { weight: 620 }) <= list.w - names) ?? "wrote";
     stage.text(title, list.x + names, list.y - 3, { weight: 620, alpha });
@@ -545,9 +574,9 @@ class Layer implements Scene {
       const follows = h === this.place.index;
       const y = list.y + pitch * (row + 0.5) + 3;
       const style = { size: 11, weight: follows ? 700 : 400 };
-      stage.text(`H${h}`, list.x + names - 8, y + 4, { ...style, align: "right", colour: follows ? colours.accent : colours.ink2, alpha });
+      stage.text(nameOf(h), list.x + names - 8, y + 4, { ...style, align: "right", colour: follows ? colours.accent : colours.ink2, alpha });
       const end = bar(h, list.x + names, y, room, pitch * 0.6);
-      stage.text(share(wrote[h]!), end + 6, y + 4, { ...style, alpha: up(h) });
+      stage.text(share(parts[h]!), end + 6, y + 4, { ...style, alpha: up(h) });
       spot({ x: list.x, y: y - pitch / 2, w: list.w, h: pitch }, h);
     });
   }
@@ -646,7 +675,7 @@ class Layer implements Scene {
     const queryW = Math.min(14, inner * 0.4);
     const outputW = Math.min(18, inner * 0.5);
     return {
-      gutter, group, twoLines, joinedGroup: joined.group, labels: rows === 1,
+      gutter, group, twoLines, joinedGroup: joined.group, names: cell >= 26 * b, labels: rows === 1,
       source: { x: 14, y: top, w: Math.min(72 * b, gutter - 26), h: rows === 1 ? queryH : 48 },
       head: (h) => ({ x: x(h) + inner / 2, y: row(h) - 8, align: "center", box: { x: x(h) + inner / 2 - Math.min(18, inner / 2), y: row(h) - 20 * b, w: Math.min(36, inner), h: 17 * b } }),
       query: (h) => ({ x: x(h) + inner / 2 - queryW / 2, y: row(h), w: queryW, h: queryH }),
@@ -659,17 +688,25 @@ class Layer implements Scene {
       joined: joinedRect,
       slot: (h) => ({ ...joinedRect, x: joinedRect.x + (h * joinedRect.w) / n, w: joinedRect.w / n }),
       sum, before: after(1), beside: after(2), after: last,
-      list: W - 24 - listX > 90 ? { x: listX, y: blocksY - 6, w: W - 24 - listX, h: blockH + 12 } : { x: listX, y: blocksY - 6, w: 90, h: blockH + 12 },
-      lanes: this.#lanes({ query: top + queryH / 2 - 4, look: row(0) + barDy + barH / 2, answer: row(0) + mosaicDy + strip / 2 - 6 }, rows === 1),
+      list: { x: listX, y: blocksY - 6, w: Math.max(90, W - 24 - listX), h: Math.max(blockH + 12, Math.min(H - blocksY - 2, 16 * b * (n + 1))) },
+      // Beside several rows the second is named: the stream's block stands at the first.
+      lanes: rows === 1
+        ? this.#lanes({ query: top + queryH + 15 * b, look: row(0) + barDy + barH / 2 - (small ? 2 : 5), answer: row(0) + mosaicDy + strip / 2 - 13 }, true)
+        : this.#lanes({ query: row(inRow) + queryH / 2 + 3, look: row(inRow) + barDy + barH / 2 + 6, answer: row(inRow) + mosaicDy + strip / 2 + 4 }, rowH > 66 * b),
     };
   }
 
   /** Names of the lanes, and the shapes of all tokens: what each lane of the diagram holds. */
-  #lanes(y: { query: number; look: number; answer: number }, single: boolean): Layout["lanes"] {
+  #lanes(y: { query: number; look: number; answer: number }, fits: boolean): Layout["lanes"] {
     const { place, looks } = this;
-    const lanes = [{ title: "looks", below: `${place.numQueries} × ${place.numKeys}`, y: y.look, from: 1.7 }];
-    if (looks.out) lanes.push({ title: "answers", below: `${place.numQueries} × ${looks.out[0]!.length}`, y: y.answer, from: 4.2 });
-    return single ? lanes : [];
+    const shapes = this.#heads <= IN_A_ROW;
+    const row = (width: number) => (shapes ? [...(place.numQueries > 1 ? ["one row of"] : []), `${place.numQueries} × ${width}`] : []);
+    const lanes = [
+      { title: "queries", below: [], y: y.query, from: 0.4 },
+      { title: "looks", below: row(place.numKeys), y: y.look, from: 1.7 },
+    ];
+    if (looks.out) lanes.push({ title: "answers", below: row(looks.out[0]!.length), y: y.answer, from: 4.2 });
+    return fits ? lanes : [];
   }
 
   #rows(stage: Stage): Layout {
@@ -681,20 +718,21 @@ class Layer implements Scene {
     const pitch = Math.max(7, Math.min(wide ? 40 : 32, (H - 132) / n));
     const { strip, group } = stripLength(wide ? 192 : 96, f);
     const grouped = this.header.num_kv_heads < n ? 8 : 0;
-    const [top, left] = [16, 38 + grouped];
+    const margin = marginOf(stage);
+    const [top, left] = [16, margin + 26 + grouped];
     const bars = wide ? 200 : 92;
     const row = (h: number) => top + pitch * (h + 0.5);
-    const right = W - 12 - strip;
+    const right = W - margin - strip;
     const count = this.looks.beside ? 5 : 4;
     const blocksY = top + pitch * n + 26;
     const blockH = Math.max(30, Math.min(wide ? 150 : 90, H - blocksY - 8));
-    const blockW = Math.min(wide ? 150 : 78, (W - 24 - (count - 1) * 10) / count);
-    const gap = (W - 24 - count * blockW) / (count - 1);
-    const block = (k: number) => ({ x: 12 + k * (blockW + gap), y: blocksY, w: blockW, h: blockH });
+    const blockW = Math.min(wide ? 150 : 78, (W - 2 * margin - (count - 1) * 10) / count);
+    const gap = (W - 2 * margin - count * blockW) / (count - 1);
+    const block = (k: number) => ({ x: margin + k * (blockW + gap), y: blocksY, w: blockW, h: blockH });
     const joined = block(0);
     const thin = Math.min(8, pitch * 0.5);
     return {
-      gutter: left, group, joinedGroup: group, twoLines: false, labels: pitch >= 11,
+      gutter: left, group, joinedGroup: group, twoLines: false, names: pitch >= 11, labels: pitch >= 11,
       source: { x: left, y: top + Math.min(pitch * 5, H * 0.3), w: bars, h: 48 },
       head: (h) => ({ x: left - 6, y: row(h) + 4, align: "right", box: { x: left - 34, y: row(h) - pitch / 2, w: 30, h: pitch } }),
       query: (h) => ({ x: left, y: row(h) - thin / 2, w: bars, h: thin }),

@@ -2,6 +2,7 @@
 import { float32, type Envelope } from "../lib/api/envelope";
 import type { Token } from "../lib/api/types";
 import { short } from "../lib/draw/format";
+import { called } from "./figures";
 
 /** Where a look is: what the recording's description says of head, layer and text. */
 export interface Place {
@@ -59,8 +60,11 @@ const LONGEST = 14; // characters of a column's label
 export interface Key {
   /** The token's place in the text, OTHERS or NOBODY. */
   token: number;
+  /** As it stands in its text. */
   label: string;
-  /** In a sentence. */
+  /** Told apart from others that are the same: "John, 2nd"; a mark in quotes. */
+  called: string;
+  /** The same in a sentence, in quotes. */
   name: string;
   /** A parking spot: grey, where other words are in ink. */
   parking: boolean;
@@ -73,10 +77,11 @@ export function keysOf(header: LookHeader, place: Place, masked: (column: number
   const keys = header.keys.map((token, column) => {
     const entry = place.keys[token];
     const words = token === OTHERS ? `${header.others} others` : short(header.tokens[column] ?? String(token), LONGEST);
-    const quotes = token >= 0 && !entry?.special;
-    return { token, label: words, name: quotes ? `“${words}”` : words, parking: entry?.sink ?? false, masked: masked(column) };
+    const name = entry ? called(place.keys, token) : words;
+    const isMark = token >= 0 && !/[\p{L}\p{N}]/u.test(words);
+    return { token, label: words, called: isMark ? `“${name}”` : name, name: token >= 0 && !entry?.special ? `“${name}”` : name, parking: entry?.sink ?? false, masked: masked(column) };
   });
-  return nobody ? [...keys, { token: NOBODY, label: "nobody", name: "nobody", parking: true, masked: false }] : keys;
+  return nobody ? [...keys, { token: NOBODY, label: "nobody", called: "nobody", name: "nobody", parking: true, masked: false }] : keys;
 }
 
 /** Where a look's share goes to no key: less is rounding. */

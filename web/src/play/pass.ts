@@ -3,9 +3,9 @@
 import { float32, type Envelope } from "../lib/api/envelope";
 import { label } from "../lib/draw/format";
 import type { Token } from "../lib/api/types";
-import { peakOf, quoted, share } from "./figures";
+import { called, peakOf, quoted, share } from "./figures";
 import type { Chapter, Scene, Table, Words } from "./scene";
-import type { Rect, Stage } from "./stage";
+import { marginOf, type Rect, type Stage } from "./stage";
 import { arcOf, ease, mix } from "./time";
 
 const FIRST = 1.2; // seconds: the first layer begins
@@ -13,6 +13,7 @@ const LAYERS = 8; // seconds of all layers of a short model; a deep one takes a 
 const SHORTEST = 0.32; // seconds of one layer
 const ENDING = 2.6;
 const MOST_CHAPTERS = 7;
+const HARDLY = 0.005; // of what the token becomes: what rounds to less than 1 % is said in words
 const CELLS = 96; // of the stream's strip; of a wider stream each is a mean
 
 interface LayerPart {
@@ -83,12 +84,12 @@ class Pass implements Scene {
     this.end = this.#done + ENDING;
     this.#peak = Math.max(...parts.map((part) => Math.abs(part.share)), ...layers.map((layer) => Math.abs(layer.feed_forward)), 1e-9);
     this.#streamPeak = peakOf(...states);
-    this.#me = quoted(tokens[header.token]);
+    this.#me = quoted(tokens, header.token);
     const group = Math.ceil(layers.length / MOST_CHAPTERS);
     const inside = layers.flatMap(({ layer }, i) => {
       if (i % group) return [];
       const last = layers[Math.min(layers.length, i + group) - 1]!.layer;
-      return [{ name: last === layer ? `Layer ${layer}` : `Layers ${layer} to ${last}`, at: FIRST + this.#step * i }];
+      return [{ name: last === layer ? `L${layer}` : `L${layer}–${last}`, at: FIRST + this.#step * i }];
     });
     this.chapters = [{ name: "Begin", at: 0 }, ...inside, { name: header.next.length ? "Next word" : "End", at: this.#done }];
   }
@@ -106,8 +107,14 @@ class Pass implements Scene {
     if (now >= layers.length) return { headline: said.replace(/"([^"]*)"/g, "“$1”"), figures: `shares of what it becomes: layers ${share(1 - embedding - biases)} · the word itself ${share(embedding)} · biases ${share(biases)}` };
     const layer = layers[now]!;
     const best = this.#best(now)[0]!;
+    const looks = `${best.head} looks at ${quoted(this.tokens, best.key)} (${share(best.weight)})`;
+    const isFelt = (part: number) => Math.abs(part) >= HARDLY;
+    if (![layer.heads, layer.feed_forward, best.share].some(isFelt)) {
+      return { headline: `Layer ${layer.layer} hardly moves ${this.#me}; ${looks}.`, figures: `its heads and its feed-forward: each less than 1 % of what ${this.#me} becomes` };
+    }
     const figures = `this layer: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes · its heads ${share(layer.heads)} (${best.head} ${share(best.share)}) · its feed-forward ${share(layer.feed_forward)}`;
-    return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens[best.key])} (${share(best.weight)}).`, figures };
+    if (!isFelt(best.share)) return { headline: `Layer ${layer.layer}: its feed-forward moves ${this.#me}; its heads hardly do.`, figures: `${figures} · ${looks}` };
+    return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens, best.key)} (${share(best.weight)}).`, figures };
   }
 
   table(): Table {
@@ -116,7 +123,7 @@ class Pass implements Scene {
       head: ["layer", "share of its heads", "share of its feed-forward", "the head that moves it most", "its share", "looks at", "with"],
       rows: this.header.layers.map((layer, i) => {
         const best = this.#best(i)[0]!;
-        return [layer.name, layer.heads.toFixed(4), layer.feed_forward.toFixed(4), best.head, best.share.toFixed(4), label(this.tokens[best.key]), best.weight.toFixed(4)];
+        return [layer.name, layer.heads.toFixed(4), layer.feed_forward.toFixed(4), best.head, best.share.toFixed(4), called(this.tokens, best.key), best.weight.toFixed(4)];
       }),
     };
   }
@@ -124,6 +131,11 @@ class Pass implements Scene {
   /** The heads of a layer that move the token most. */
   #best(layer: number): Part[] {
     return this.header.layers[layer]!.top.map((name) => this.#layers[layer]!.find(({ head }) => head === name)!);
+  }
+
+  /** The heads that are framed: those that move the token most, where they move it at all; while a layer works, whose links are drawn. */
+  #glowing(layer: number, current: boolean): Set<string> {
+    return new Set(this.#best(layer).flatMap(({ head, share }) => (current || Math.abs(share) >= HARDLY ? [head] : [])));
   }
 
   draw(stage: Stage, t: number): void {
@@ -142,7 +154,7 @@ class Pass implements Scene {
     stage.rect(rect, colours.paper2);
     stage.rect(rect, stage.signed(part.share, this.#peak), p);
     stage.frame(rect, glows && p > 0 ? colours.accent : colours.line2, glows && p > 0 ? (current ? 2.5 : 1.5) : 1, glows && !current ? mix(1, 0.6, p) : 1);
-    stage.spot(rect, `${part.head}: ${share(part.share)} of what ${this.#me} becomes (${part.share.toFixed(4)})\nlooks most at ${label(this.tokens[part.key])}: ${part.weight.toFixed(4)}`, this.open && (() => this.open!(part.head)));
+    stage.spot(rect, `${part.head}: ${share(part.share)} of what ${this.#me} becomes (${part.share.toFixed(4)})\nlooks most at ${called(this.tokens, part.key)}: ${part.weight.toFixed(4)}`, this.open && (() => this.open!(part.head)));
   }
 
   #feedForward(stage: Stage, rect: Rect, layer: LayerPart, p: number): void {
@@ -189,7 +201,7 @@ class Pass implements Scene {
       const p = this.#progress(t, i);
       const current = i === now;
       this.#strip(stage, { x, y: top, w: narrow, h: tallest }, i, i === 0 ? ease(t, 0.1, 0.8) : this.#progress(t, i - 1));
-      const glowing = new Set(layer.top);
+      const glowing = this.#glowing(i, current);
       const at = x + narrow + Math.min(8 * scale, column * 0.1);
       this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: at, y: top + tall * h, w: cell - 2, h: tall - 2 }, part, p, glowing.has(part.head), current));
       // Where there is room, the words that the glowing heads look at.
@@ -197,7 +209,7 @@ class Pass implements Scene {
       const free = left + column * (i + 1) - beside - 8 * scale;
       if (free > 56 * scale && p > 0.5) {
         for (const part of this.#best(i)) {
-          const words = fitted(stage, label(this.tokens[part.key]), free);
+          const words = fitted(stage, called(this.tokens, part.key), free);
           stage.text(words, beside, top + tall * (this.#layers[i]!.indexOf(part) + 0.5) + 3 * scale, { size: 11, mono: true, colour: current ? colours.accent : colours.ink2, weight: current ? 700 : 400 });
         }
       }
@@ -238,7 +250,7 @@ class Pass implements Scene {
     const looked = new Set<number>();
     if (now >= 0 && now < last) {
       const p = this.#progress(t, now);
-      for (const { key, weight: part, head } of this.#best(now)) {
+      for (const { key, weight: part, head } of this.#best(now).reverse()) { // the one that moves it most lies on top
         if (!middles.has(key) || key === asks) continue;
         looked.add(key);
         const first = head === this.header.layers[now]!.top[0];
@@ -279,30 +291,31 @@ class Pass implements Scene {
     const top = 22;
     const row = (height - top - under) / (layers.length + 0.5);
     const most = Math.max(...this.#layers.map((heads) => heads.length));
-    const left = 34;
+    const margin = marginOf(stage);
+    const left = margin + 22;
     const room = width * 0.5;
     const cell = Math.max(3, Math.min(30, room / (most + 1.6)));
     const tall = Math.max(3, Math.min(cell, row * 0.62));
     const thin = Math.max(2, Math.min(8, row * 0.2));
     const every = Math.ceil(13 / row);
-    stage.text(`${this.#me}, through ${layers.length} layers`, 12, 14, { size: 12, weight: 620 });
+    stage.text(`${this.#me}, through ${layers.length} layers`, margin, 14, { size: 12, weight: 620 });
     layers.forEach((layer, i) => {
       const y = top + row * i;
       const p = this.#progress(t, i);
       const current = i === now;
       this.#strip(stage, { x: left, y, w: cell * most, h: thin }, i, i === 0 ? ease(t, 0.1, 0.8) : this.#progress(t, i - 1));
-      const glowing = new Set(layer.top);
+      const glowing = this.#glowing(i, current);
       const line = y + thin + 2;
       this.#layers[i]!.forEach((part, h) => this.#head(stage, { x: left + cell * h, y: line, w: cell - 2, h: tall - 1 }, part, p, glowing.has(part.head), current));
       this.#feedForward(stage, { x: left + cell * (most + 0.5), y: line, w: cell - 2, h: tall - 1 }, layer, p);
       if (i % every === 0) stage.text(`L${layer.layer}`, left - 6, line + tall / 2 + 3, { size: 11, align: "right", weight: current ? 700 : 400, colour: current ? colours.accent : colours.ink3 });
       if (p < 0.5 || (row < 15 && !current)) return;
       const best = this.#best(i)[0]!;
-      const words = `${best.head.replace(/^.*H/, "H")} → ${label(this.tokens[best.key], 10)} ${share(best.weight)}`;
+      const words = `${best.head.replace(/^.*H/, "H")} → ${called(this.tokens, best.key)} ${share(best.weight)}`;
       stage.text(words, left + cell * (most + 1.5) + 6, line + tall / 2 + 4, { size: 11, colour: current ? colours.accent : colours.ink2, weight: current ? 620 : 400 });
     });
     this.#strip(stage, { x: left, y: top + row * layers.length, w: cell * most, h: thin }, layers.length, this.#progress(t, layers.length - 1));
-    if (next.length) this.#next(stage, t, { x: 12, y: height - under + 16, w: width - 24, h: under - 20 });
+    if (next.length) this.#next(stage, t, { x: margin, y: height - under + 16, w: width - 2 * margin, h: under - 20 });
   }
 }
 

@@ -48,6 +48,13 @@ export interface Spot {
 /** A bitmap that is stretched unsmoothed. */
 export type Picture = HTMLCanvasElement;
 
+const WIDE = 560; // CSS pixels of a tall stage from which on it has the margins of the headline above it
+
+/** The margin at the sides of a tall stage, in CSS pixels. */
+export function marginOf({ width }: { width: number }): number {
+  return width > WIDE ? 32 : 12;
+}
+
 const TALL = 700; // CSS pixels of width under which a scene is turned by a quarter
 
 export class Stage {

@@ -4,7 +4,7 @@ import type { Envelope } from "../lib/api/envelope";
 import { cumulated, curled, decimal, dot, inWords, peakOf, quoted, share } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, OTHERS, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
 import type { Chapter, Scene, Table, Words } from "./scene";
-import type { Point, Rect, Stage } from "./stage";
+import { marginOf, type Point, type Rect, type Stage } from "./stage";
 import { ease, mix, mixRect } from "./time";
 
 const CHAPTERS: readonly Chapter[] = [
@@ -150,7 +150,7 @@ class Word implements Scene {
   }
 
   get #me(): string {
-    return quoted(this.place.queries[this.place.query]);
+    return quoted(this.place.queries, this.place.query);
   }
 
   /** The same above a block, where room is short. */
@@ -194,8 +194,8 @@ class Word implements Scene {
     if (t < 6) {
       const j = this.#current(t) ?? this.#visited[0]!;
       const headline = "Every word holds up a key. How well does it fit the question?";
-      if (keys[j]!.token === OTHERS) return { headline, figures: `${keys[j]!.label}: the log of the sum of their e^score = ${decimal(scores[j]!)}` };
-      return { headline, figures: `${keys[j]!.label}: q · k = ${decimal(dots[j]!)}${this.#scaled(j)}: its score` };
+      if (keys[j]!.token === OTHERS) return { headline, figures: `${keys[j]!.called}: the log of the sum of their e^score = ${decimal(scores[j]!)}` };
+      return { headline, figures: `${keys[j]!.called}: q · k = ${decimal(dots[j]!)}${this.#scaled(j)}: its score` };
     }
     if (t < 8.6) {
       return {
@@ -204,13 +204,13 @@ class Word implements Scene {
       };
     }
     if (!out) return { headline: this.words(8.5).headline, figures: this.#softmax(best) };
-    if (t < 11) return { headline: "Each word hands over its value, cut to its share.", figures: `a strip as wide as its share: ${keys[best]!.label} ${share1(shares[best]!)}` };
+    if (t < 11) return { headline: "Each word hands over its value, cut to its share.", figures: `a strip as wide as its share: ${keys[best]!.called} ${share(shares[best]!, 1)}` };
     if (t < 13) {
       const place = largest(out);
       const own = shares[best]! * v[best]![place]!;
       return {
         headline: "The strips melt into one: their weighted mean.",
-        figures: `number ${place + 1}: ${decimal(shares[best]!, 3)} × ${decimal(v[best]![place]!, 3)} from ${keys[best]!.label} + ${decimal(out[place]! - own, 3)} from the others = ${decimal(out[place]!, 3)}`,
+        figures: `number ${place + 1}: ${decimal(shares[best]!, 3)} × ${decimal(v[best]![place]!, 3)} from ${keys[best]!.called} + ${decimal(out[place]! - own, 3)} from the others = ${decimal(out[place]!, 3)}`,
       };
     }
     if (!adds || !before || t >= 17) return { headline: curled(header.said), figures: curled(header.figures) };
@@ -239,7 +239,7 @@ class Word implements Scene {
     const exp = Math.exp(scores[j]!);
     const whole = exp / shares[j]!;
     const figure = (value: number) => (value >= 1e5 || value < 0.01 ? value.toExponential(2).replace("e+", "e") : decimal(value));
-    return `${this.keys[j]!.label}: e^${decimal(scores[j]!)} = ${figure(exp)}, of ${figure(whole)} in all: ${share1(shares[j]!)}`;
+    return `${this.keys[j]!.called}: e^${decimal(scores[j]!)} = ${figure(exp)}, of ${figure(whole)} in all: ${share(shares[j]!, 1)}`;
   }
 
   table(): Table {
@@ -248,7 +248,7 @@ class Word implements Scene {
       caption: `${this.place.head}, the look of ${this.#me}`,
       head: ["word", "score", "share of the look", "share of what is said"],
       rows: this.keys.map((key, j) => [
-        key.label, ...(key.masked ? ["not visible", "0"] : [decimal(scores[j]!, 4), decimal(shares[j]!, 4)]), heard ? decimal(heard[j]!, 4) : "",
+        key.called, ...(key.masked ? ["not visible", "0"] : [decimal(scores[j]!, 4), decimal(shares[j]!, 4)]), heard ? decimal(heard[j]!, 4) : "",
       ]),
     };
   }
@@ -489,12 +489,22 @@ class Word implements Scene {
     const strip = (numbers: Float32Array) => stage.strip(numbers, this.#peaks.value, tall, layout.group);
     const shown = ease(t, 7.9, 8.7);
     const gap = Math.min(0.09, FLIGHTS / Math.max(1, this.#order.length - 1));
-    const start = (j: number) => 8.9 + this.#order.indexOf(j) * gap;
+    const flight = (j: number) => {
+      const start = 8.9 + this.#order.indexOf(j) * gap;
+      return ease(t, start, start + FLIGHT);
+    };
+    const part = (j: number) => layout.part(this.#cumulated[j]!, shares[j]!);
+    // Strips fly behind the values of other words and behind what has landed: no number is covered on the way.
+    for (const j of this.#order) {
+      const p = flight(j);
+      if (p > 0 && p < 1 && v[j]) stage.picture(strip(v[j]), mixRect(layout.value(j), part(j), p));
+    }
     this.keys.forEach((key, j) => {
       const numbers = v[j];
       if (!numbers) return;
       const rect = layout.value(j);
       const left = mix(1, mix(0.25, 1, Math.min(1, 1.6 * shares[j]!)), ease(t, 8.8, 9.6));
+      stage.rect(rect, colours.paper, shown);
       stage.picture(strip(numbers), rect, shown * left);
       stage.frame(rect, colours.line2, 1, shown * left);
       stage.spot(rect, (x, y) => {
@@ -504,12 +514,7 @@ class Word implements Scene {
     });
     const melted = ease(t, 11.2, 12.3);
     const faded = 1 - 0.7 * ease(t, 12.4, 12.9);
-    for (const j of this.#order) {
-      const p = ease(t, start(j), start(j) + FLIGHT);
-      if (p === 0 || !v[j]) continue;
-      const part = layout.part(this.#cumulated[j]!, shares[j]!);
-      stage.picture(strip(v[j]!), p < 1 ? mixRect(layout.value(j), part, p) : part, p < 1 ? 1 : (1 - melted) * faded);
-    }
+    for (const j of this.#order) if (flight(j) === 1 && v[j]) stage.picture(strip(v[j]), part(j), (1 - melted) * faded);
     if (melted > 0) stage.picture(strip(out), layout.mosaic, melted * faded);
     if (t > 9.6) {
       const { mosaic } = layout;
@@ -631,7 +636,7 @@ class Word implements Scene {
     };
     const top = panel.y + Math.min(pitch * 0.5, 16 * scale) + 4;
     const step = Math.min(24 * scale, (panel.h - 20) / 3);
-    stage.text(`${this.#home === j ? "itself" : "→"} ${this.keys[j]!.label}`, x, top, { size: 14, mono: true, weight: 620, alpha });
+    stage.text(`${this.#home === j ? "itself" : "→"} ${this.keys[j]!.called}`, x, top, { size: 14, mono: true, weight: 620, alpha });
     line(top + step * 1.1, [`sum of the ${q.length} products`, "q·k"], decimal(dots[j]!), false);
     const root = Math.abs(this.header.scale * Math.sqrt(q.length) - 1) < 1e-6;
     line(top + step * 2.1, [root ? `÷ √${q.length}: the score` : "scaled: the score", "score"], decimal(scores[j]!), true);
@@ -643,24 +648,25 @@ class Word implements Scene {
     if (panel.h < 44) return;
     const { colours, tall, scale } = stage;
     const { shares, heard } = this.look;
+    // The words that are most of the look or of what is said, in the order of the look, which stands there first.
     const order = [...shares.keys()].filter((j) => !this.keys[j]!.masked).sort((a, b) => Math.max(shares[b]!, heard?.[b] ?? 0) - Math.max(shares[a]!, heard?.[a] ?? 0));
-    const rows = order.slice(0, Math.max(2, Math.min(tall ? 4 : 5, Math.floor((panel.h - 14) / (15 * scale)))));
+    const rows = order.slice(0, Math.max(2, Math.min(tall ? 4 : 5, Math.floor((panel.h - 14) / (15 * scale))))).sort((a, b) => shares[b]! - shares[a]!);
     const [alpha, spoken] = [ease(t, 9.4, 10.2), ease(t, 12.2, 13)];
     const pitch = Math.min(27 * scale, (panel.h - 16) / rows.length);
     const size = tall ? 11 : 12.5;
-    const names = Math.max(tall ? 46 : 60 * scale, ...rows.map((j) => stage.measure(this.keys[j]!.label, { size, mono: true, weight: 700 }) + 12));
+    const names = Math.max(tall ? 46 : 60 * scale, ...rows.map((j) => stage.measure(this.keys[j]!.called, { size, mono: true, weight: 700 }) + 12));
     const half = Math.min(360 * scale, (panel.w - names - 12) / 2);
     const second = panel.x + names + half + 12;
     const most = half - stage.measure("100 %", { size, weight: 700 }) - 8;
     const title = tall || half < 160 * scale ? "is heard" : "is heard in the output";
-    stage.text("looks", panel.x + names, panel.y + 2, { weight: 620, alpha });
+    stage.text(half < 130 * scale ? "looks" : "looks, most first", panel.x + names, panel.y + 2, { weight: 620, alpha });
     stage.text(title, second, panel.y + 2, { weight: 620, alpha: spoken });
     rows.forEach((j, row) => {
       const y = panel.y + 12 * scale + pitch * (row + 0.5);
       const key = this.keys[j]!;
       const thick = Math.min(10 * scale, pitch * 0.5);
       const weight = row === 0 ? 700 : 400;
-      stage.text(key.label, panel.x + names - 10, y + 4, { size, mono: true, align: "right", weight, alpha });
+      stage.text(key.called, panel.x + names - 10, y + 4, { size, mono: true, align: "right", weight, alpha });
       stage.rect({ x: panel.x + names, y: y - thick / 2, w: Math.max(1, most * shares[j]!), h: thick }, key.parking ? colours.ink3 : stage.sequential(0.25 + 0.75 * shares[j]!), alpha);
       stage.text(share(shares[j]!), panel.x + names + most * shares[j]! + 6, y + 4, { size, weight, alpha });
       const part = heard?.[j] ?? 0;
@@ -765,7 +771,7 @@ class Word implements Scene {
     }));
     const shareTexts = fitting(stage, this.keys.map((entry, j) => {
       const rect = bar(j, shares[j]!);
-      return { words: entry.masked ? [] : [percent(shares[j]!)], x: rect.x + rect.w / 2, y: rect.y - 6, size: 11, weight: j === this.#best ? 700 : 400, rank: shares[j]! };
+      return { words: entry.masked ? [] : [bare(shares[j]!)], x: rect.x + rect.w / 2, y: rect.y - 6, size: 11, weight: j === this.#best ? 700 : 400, rank: shares[j]! };
     }));
     const panelY = valueY + strip + 36 * b;
     return {
@@ -801,7 +807,8 @@ class Word implements Scene {
     const top = 10;
     const row = (j: number) => top + pitch * (j + 0.5);
     const thin = Math.max(5, pitch * 0.36);
-    const [keyX, valueX] = [84, W - 12 - strip];
+    const margin = marginOf(stage);
+    const [keyX, valueX] = [margin + 72, W - margin - strip];
     const scoreX = keyX + strip + 10;
     const scoreW = valueX - 10 - scoreX;
     const real = scores.filter(Number.isFinite);
@@ -825,12 +832,12 @@ class Word implements Scene {
     const at = (place: number) => top + pitch * (place + 0.5);
     const bar = (j: number, weight: number) => ({ x: scoreX, y: row(j) - thin / 2 - 1, w: Math.max(0.6, weight * (scoreW - 20)), h: thin + 2 });
     return {
-      group, type, labels, strip, zero, rule, mosaic, output, bar, gutter: 12, end: W - 12,
+      group, type, labels, strip, zero, rule, mosaic, output, bar, gutter: margin, end: W - margin,
       word: (j) => {
         const width = stage.measure(labels[j]!, { size: type, mono: true, weight: 700 });
         return { x: keyX - 10, y: row(j) + 4, box: { x: keyX - 14 - width, y: row(j) - pitch / 2 + 1, w: width + 8, h: pitch - 2 } };
       },
-      lane: (j) => ({ x: keyX, y: row(j) - pitch / 2 + 1, w: W - 12 - keyX, h: pitch - 2 }),
+      lane: (j) => ({ x: keyX, y: row(j) - pitch / 2 + 1, w: W - margin - keyX, h: pitch - 2 }),
       key: (j) => ({ x: keyX, y: row(j) - thin / 2, w: strip, h: thin }),
       query: (place) => ({ x: keyX, y: at(place) - thin - 2, w: strip, h: thin }),
       product: (j) => ({ x: keyX, y: row(j) - thin / 2, w: strip, h: thin }),
@@ -838,14 +845,14 @@ class Word implements Scene {
       stem: (j, score) => ({ from: { x: zero, y: row(j) }, to: { x: zero + score * unit, y: row(j) } }),
       scores: { x: scoreX, y: top, w: scoreW, h: pitch * n },
       shows: this.keys.map(() => null),
-      shareShows: this.keys.map((key, j) => (key.masked || shares[j]! < 0.03 ? null : percent(shares[j]!))),
+      shareShows: this.keys.map((key, j) => (key.masked || shares[j]! < 0.03 ? null : bare(shares[j]!))),
       segment: (begin, weight) => ({ ...rule, y: rule.y + begin * mosaicH, h: weight * mosaicH }),
       part: (begin, weight) => ({ ...mosaic, y: mosaic.y + begin * mosaicH, h: weight * mosaicH }),
       source: { x: keyX, y: Math.max(top, Math.min(streamY - streamH - 4, at(this.#home) - streamH / 2)), w: strip, h: streamH },
-      before: { x: 12, y: streamY, w: streamW, h: streamH },
+      before: { x: margin, y: streamY, w: streamW, h: streamH },
       add: { x: (W - streamW) / 2, y: streamY, w: streamW, h: streamH },
-      after: { x: W - 12 - streamW, y: streamY, w: streamW, h: streamH },
-      panel: { x: 12, y: mosaicY + 10, w: valueX - 44, h: streamY - mosaicY - 34 },
+      after: { x: W - margin - streamW, y: streamY, w: streamW, h: streamH },
+      panel: { x: margin, y: mosaicY + 10, w: valueX - margin - 32, h: streamY - mosaicY - 34 },
     };
   }
 }
@@ -890,16 +897,15 @@ function fitting(stage: Stage, labels: readonly Label[]): (string | null)[] {
   return shown;
 }
 
-const share1 = (value: number) => `${decimal(100 * value, 1)} %`;
-const percent = (value: number) => (value < 0.005 ? "<1" : decimal(100 * value, 0));
+const bare = (value: number) => share(value).replace(/ /g, "").replace("%", ""); // on a scale of per cent: "<1", "68"
 
 function largest(values: Float32Array): number {
   return values.reduce((best, value, i) => (Math.abs(value) > Math.abs(values[best]!) ? i : best), 0);
 }
 
-/** "shared by", "H3 to H5": the heads that use the same keys and values. */
+/** "shared by", "H3 to H5" or "H3 and H4": the heads that use the same keys and values. */
 function sharedLines(place: Place): string[] {
   const size = place.numHeads / place.numKvHeads;
   const first = Math.floor(place.index / size) * size;
-  return ["shared by", `H${first} to H${first + size - 1}`];
+  return ["shared by", `H${first} ${size === 2 ? "and" : "to"} H${first + size - 1}`];
 }

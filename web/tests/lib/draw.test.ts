@@ -81,7 +81,13 @@ describe("numbers", () => {
     expect([weight(0.03125), weight(0), weight(1.2e-7), weight(NaN), weight(null)]).toEqual(["0.0313", "0", "0.00000012", "none", "none"]);
     expect([number(1.62e-5), signed(-1.62e-5), weight(9.96e-5), weight(1e-12), number(-1e-12)]).toEqual(["0.0000162", "−0.0000162", "0.0000996", "< 0.000000001", "> −0.000000001"]); // in sentences, no powers of ten
     expect([number(12345.6), number(37.4249), number(0.03121), number(null)]).toEqual(["12,346", "37.42", "0.03121", "none"]);
-    expect([percent(0.384), percent(0.0004, 1), percent(0), percent(undefined)]).toEqual(["38%", "< 0.1%", "0%", "none"]);
+    expect([percent(0.384), percent(0.0004, 1), percent(0), percent(undefined)]).toEqual(["38 %", "< 0.1 %", "0 %", "none"]);
+    // The library's own cases (tests/base/test_text.py).
+    const cases: [number, number, string][] = [
+      [0.677, 0, "68 %"], [0.677, 1, "67.7 %"], [1 / 16, 1, "6.3 %"], [0.125, 0, "13 %"], [-0.125, 0, "−13 %"], [1.3, 0, "130 %"],
+      [0.004, 0, "< 1 %"], [0.005, 0, "1 %"], [1e-12, 0, "< 1 %"], [0, 0, "0 %"], [-0.004, 0, "0 %"], [0.0004, 1, "< 0.1 %"], [NaN, 0, "none"],
+    ];
+    for (const [share, digits, words] of cases) expect(percent(share, digits)).toBe(words);
     expect([signed(0.0123), signed(-0.5), signed(0)]).toEqual(["+0.0123", "−0.5", "0"]);
   });
 });

@@ -61,7 +61,7 @@ describe("a ribbon", () => {
 describe("figures", () => {
   it("have a true minus sign, and no negative zero", () => {
     expect([decimal(-1.236), decimal(-0.004), decimal(3, 0)]).toEqual(["−1.24", "0.00", "3"]);
-    expect([0.677, 0.0049, 0, -0.03].map(share)).toEqual(["68 %", "< 1 %", "0 %", "−3 %"]);
+    expect([0.677, 0.0049, 0, -0.03].map((value) => share(value))).toEqual(["68 %", "< 1 %", "0 %", "−3 %"]);
     expect([inWords(12), inWords(57), curled('"it" asked')]).toEqual(["twelve", "57", "“it” asked"]);
   });
 

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, brief, plain, plural
+from manyheads.base import Json, brief, percent, plain, plural, told_apart
 from manyheads.circuits.says.stream import Addition, Norm, additions
 from manyheads.errors import HeadError, ManyHeadsError, ShapeError, TextError
 from manyheads.heads import Head, NotIterated
@@ -435,10 +435,8 @@ class OutputRow:
             else special | tokens.with_sinks(tokens.sinks if sinks is None else sinks).sink[0]
         )
         pieces = readable(tokens)
-        names = [
-            name if unit.special else f'"{name if unit.word >= 0 else pieces[unit.tokens[0]]}"'
-            for name, unit in zip(SpacedWord.names(units), units, strict=True)
-        ]
+        texts = [unit.text if unit.special or unit.word >= 0 else pieces[unit.tokens[0]] for unit in units]
+        names = [name if unit.special else f'"{name}"' for name, unit in zip(told_apart(texts), units, strict=True)]
         return names, [unit.tokens for unit in units], [bool(sink[list(unit.tokens)].all()) for unit in units]
 
     def _word(self) -> str:
@@ -446,7 +444,7 @@ class OutputRow:
         if not self.layer.crosses and self.key_tokens is not None:
             return self.name_of(self.query)
         tokens = self.layer.tokens.text(self.text)
-        return f'"{readable(tokens)[self.query]}"' if tokens.pieces else f"place {self.query}"
+        return f'"{told_apart(readable(tokens))[self.query]}"' if tokens.pieces else f"place {self.query}"
 
     def name_of(self, key: int) -> str:
         """The word of a key, as it is called in a sentence."""
@@ -643,15 +641,6 @@ class OutputRow:
 # ----------------------------------------------------------------------------------------------------------- in words
 
 
-def share(value: float) -> str:
-    """A share as the sentences write it, half rounded up.
-
-    >>> share(0.677), share(-0.004), share(1.3)
-    ('68 %', '0 %', '130 %')
-    """
-    return f"{math.floor(value * 100 + 0.5) or 0:d} %"
-
-
 def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool) -> tuple[str, str]:
     """The closing sentence of one head at one word, and the line of figures under it.
 
@@ -686,20 +675,20 @@ def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool
         kind = "another"
     else:
         kind = "itself" if top.is_me else "answered"
-    words = {"me": me, "top": top.name, "look": share(top.look), "loudest": loudest.name}
+    words = {"me": me, "top": top.name, "look": percent(top.look), "loudest": loudest.name}
     if not unheard:
-        words |= {"heard": share((loudest if kind == "another" else top).heard)}
+        words |= {"heard": percent((loudest if kind == "another" else top).heard)}
     words["says"] = "say" if len(spots) > 1 else "says"
     sentence = SENTENCES[kind].format(**words)
     spot = next((voice for voice in by_look if voice.parks and voice.look >= NOTED), None)
     if kind in ("parked", "everyone", "nobody") and not unheard:
-        figures = FIGURES["loudest"].format(loudest=loudest.name, heard=share(loudest.heard))
+        figures = FIGURES["loudest"].format(loudest=loudest.name, heard=percent(loudest.heard))
     elif kind in ("answered", "itself", "another") and spot is not None and spot is not by_look[0]:
-        figures = FIGURES["parked"].format(top=spot.name, look=share(spot.look), heard=share(spot.heard))
+        figures = FIGURES["parked"].format(top=spot.name, look=percent(spot.look), heard=percent(spot.heard))
     elif len(by_look) > 1 and kind in ("answered", "itself", "another", "silent", "unheard"):
         second = by_look[1]
         form = "look" if unheard or silent else "next"
-        words = {"top": second.name, "look": share(second.look)} | ({} if unheard else {"heard": share(second.heard)})
+        words = {"top": second.name, "look": percent(second.look), "heard": percent(second.heard)}
         figures = FIGURES[form].format(**words)
     return sentence, figures
 
@@ -718,7 +707,7 @@ def layer_sentence(
         (voice.look, head, voice)
         for head, of_head in enumerate(voices)
         for voice in of_head
-        if not voice.parks and not voice.is_me and any(char.isalnum() for char in voice.name)
+        if not voice.parks and not voice.is_me and not _is_mark(voice.name)
     ]
     look, finder, answer = max(links, key=lambda link: link[0], default=(0.0, 0, None))
     words = {"looks": plural(len(heads), "look").replace(f"{len(heads):,}", count)}
@@ -726,18 +715,23 @@ def layer_sentence(
     if wrote is None:
         if answer is None or not firm:
             return "", ""
-        link = {"head": f"H{heads[finder].index}", "top": answer.name, "look": share(look)}
+        link = {"head": f"H{heads[finder].index}", "top": answer.name, "look": percent(look)}
         return SENTENCES["layer, unheard"].format(**words, **link), ""
     order = sorted(range(len(heads)), key=lambda head: -float(wrote[head]))
     if answer is not None and firm:
-        words |= {"top": answer.name, "wrote": share(float(wrote[finder]))}
+        words |= {"top": answer.name, "wrote": percent(float(wrote[finder]))}
         sentence = SENTENCES["layer"].format(**words)
     else:
-        words |= {"head": f"H{heads[order[0]].index}", "wrote": share(float(wrote[order[0]]))}
+        words |= {"head": f"H{heads[order[0]].index}", "wrote": percent(float(wrote[order[0]]))}
         sentence = SENTENCES["layer, parked"].format(**words)
-    listed = ", ".join(f"H{heads[head].index} {share(float(wrote[head]))}" for head in order[:3])
+    listed = ", ".join(f"H{heads[head].index} {percent(float(wrote[head]))}" for head in order[:3])
     how = "alone" if float(wrote[order[0]]) < PARKED else "most"
     return sentence, FIGURES[how].format(heads=listed)
+
+
+def _is_mark(name: str) -> bool:
+    """Whether a word as sentences call it is a mark, such as '","', or the second of them: '", 2nd"'."""
+    return not any(char.isalnum() for char in name.partition(" ")[0])
 
 
 def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, following: tuple[str, float] | None) -> str:
@@ -748,11 +742,11 @@ def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, follow
     - `head`, `top`: the head with the largest share there, and where it looks most.
     - `following`: the likeliest next word and its probability, of a model that goes on with a text.
     """
-    words = {"me": me, "layer": layer, "share": share(moved), "head": head, "top": top}
+    words = {"me": me, "layer": layer, "share": percent(moved), "head": head, "top": top}
     if following is None:
         return SENTENCES["pass"].format(**words)
     written, probability = following
-    words |= {"next": f'"{written.strip() or written}"', "chance": share(probability)}
+    words |= {"next": f'"{written.strip() or written}"', "chance": percent(probability)}
     return SENTENCES["pass, next"].format(**words)
 
 

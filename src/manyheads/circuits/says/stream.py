@@ -30,12 +30,11 @@ import torch
 from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from manyheads.attention import exact_arithmetic
-from manyheads.base import Json, brief, plain
+from manyheads.base import Json, brief, percent, plain
 from manyheads.circuits.attribution import EXACT, Row, rows_of
-from manyheads.circuits.residual import Branches, NormForm, held, norm_form, require_linear
+from manyheads.circuits.residual import Branches, CallsOfTorch, NormForm, held, norm_form, require_linear
 from manyheads.edits import exact
 from manyheads.errors import HeadError, ModelError, TextError
 from manyheads.heads import Head, NotIterated
@@ -209,7 +208,7 @@ class StreamShares(NotIterated):
 
     def __repr__(self) -> str:
         order = np.argsort(-np.abs(self.shares))[:3]
-        largest = ", ".join(f"{self.components[row]} {self.shares[row]:.0%}" for row in order)
+        largest = ", ".join(f"{self.components[row]} {percent(float(self.shares[row]))}" for row in order)
         return brief(f"StreamShares(token {self.position}: {largest})")
 
 
@@ -354,7 +353,7 @@ def _double(x: Tensor | None) -> Tensor:
     return x.detach().double()
 
 
-class _Follower(TorchFunctionMode):
+class _Follower(CallsOfTorch):
     """Follows what output projections give from operation to operation, to the sum in which the stream takes it.
 
     A result of the same size as what is followed is followed, too: of dropout, of a norm's steps, of a change of shape
@@ -405,20 +404,14 @@ class _Follower(TorchFunctionMode):
         rows = x.detach().reshape(-1, x.shape[-1])
         return rows[self.position].clone() if self.position < len(rows) else None
 
-    def __torch_function__(
-        self,
-        function: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> object:
-        terms = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
+    def called(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        terms = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         ours, theirs = ([x for x in terms if id(x) in known] for known in (self.of_attention, self.of_feed_forward))
         if not (ours or theirs) or self.last is None:
-            return function(*args, **(kwargs or {}))
+            return function(*args, **kwargs)
         is_sum = getattr(function, "__name__", "") in SUMS and len(terms) == 2 and terms[0].numel() == terms[1].numel()
         if not is_sum:
-            output = function(*args, **(kwargs or {}))
+            output = function(*args, **kwargs)
             for known, of_kind in ((self.of_attention, ours), (self.of_feed_forward, theirs)):
                 if isinstance(output, Tensor) and any(x.numel() == output.numel() for x in of_kind):
                     known[id(output)] = output
@@ -427,7 +420,7 @@ class _Follower(TorchFunctionMode):
         if self.continued is not None and any(x is not None and _same(x, self.continued[1]) for x in rows):
             branch, _ = self.continued
             branch.norm = "post"  # the stream goes on from the norm, which pre-norm models put on a branch
-        output = function(*args, **(kwargs or {}))
+        output = function(*args, **kwargs)
         assert isinstance(output, Tensor)
         if ours and theirs:  # parallel branches
             place = 0 if terms[0] is ours[0] else 1

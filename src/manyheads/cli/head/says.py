@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import circuits
+from manyheads.base import percent
 from manyheads.cli.terminal.console import clean, knows_blocks, link_colour, shortened, wrapped
-from manyheads.roles.words import figure
 
 if TYPE_CHECKING:
     from manyheads.roles import HeadRole
@@ -44,7 +44,7 @@ def saying_lines(output: circuits.HeadOutput, role: HeadRole | None, console: Co
         row.append(" " * (wide + 2 - row.cell_len))
         for value in (look, heard):
             length = min(BAR, round(BAR * max(0.0, value))) if value == value else 0
-            row.append(f"{figure(value, 'share'):>7}  ")
+            row.append(f"{percent(value, 1):>7}  ")
             row.append(bar * length, style=colour)
             row.append(" " * (BAR - length + 1))
         row.rstrip()
@@ -62,6 +62,6 @@ def saying_lines(output: circuits.HeadOutput, role: HeadRole | None, console: Co
         added, before = (float((x**2).sum() ** 0.5) for x in (output.adds, output.before))
         words = f"It adds a vector of length {added:.3g} to a stream of length {before:.3g} at {output.word}"
         if output.wrote is not None:
-            words += f": {figure(output.wrote, 'share')} of what layer {output.head.layer} adds there"
+            words += f": {percent(output.wrote, 1)} of what layer {output.head.layer} adds there"
         sections.append(wrapped(clean(f"{words}."), console))
     return sections

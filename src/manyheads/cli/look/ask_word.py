@@ -157,9 +157,9 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     pair = bool(links.query and links.key)
     if pair:
         first, second = links[0], [link for link in links[1:2] if not math.isnan(link.weight)]
-        words = f"{quoted(links.query)} looks at {quoted(links.key)} most in {first.head} ({first.weight:.1%})"
-        words += "".join(f" and {link.head} ({link.weight:.1%})" for link in second)
-        words += f"; spread evenly it is {percent(first.chance)}."
+        words = f"{quoted(links.query)} looks at {quoted(links.key)} most in {first.head} ({percent(first.weight, 1)})"
+        words += "".join(f" and {link.head} ({percent(link.weight, 1)})" for link in second)
+        words += f"; spread evenly it is {percent(first.chance, 1)}."
     else:
         subject = f"Where {quoted(links.query)} looks" if links.query else f"Which words look at {quoted(links.key)}"
         words = f"{subject}, in each of {len(links)} heads."

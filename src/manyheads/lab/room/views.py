@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from manyheads.base import percent
 from manyheads.errors import ManyHeadsError
 from manyheads.lab.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lab.lessons.answers import Verdict, points_left, solution_of, tries_of
@@ -195,35 +196,31 @@ def trained() -> list[Trained]:
     return [
         Trained(
             scene="same",
-            words=f"Trained with one map from the first step, {task} is right at {_percent(tied)} of places, not "
-            f"{_percent(free)}. Their diversity is {tied.diversity:.3g}, not {free.diversity:.3g}.",
+            words=f"Trained with one map from the first step, {task} is right at {percent(tied.right)} of places, not "
+            f"{percent(free.right)}. Their diversity is {tied.diversity:.3g}, not {free.diversity:.3g}.",
             ways=[free, way("trained free, run with one map", ways["averaged"]), tied],
             source=f"{collapse['command']}: {seeds}",
         ),
         Trained(
             scene="unmixed",
-            words=f"Trained without Wᴼ, nothing is lost: {task} is right at {_percent(unmixed)} of places, "
-            f"with Wᴼ at {_percent(free)}. Taken from a net that was trained with it, everything breaks.",
+            words=f"Trained without Wᴼ, nothing is lost: {task} is right at {percent(unmixed.right)} of places, "
+            f"with Wᴼ at {percent(free.right)}. Taken from a net that was trained with it, everything breaks.",
             ways=[free, way("trained free, run without Wᴼ", ways["skipped"]), unmixed],
             source=f"{collapse['command']}: {seeds}",
         ),
         Trained(
             scene="one",
             words=f"Trained with one head as wide as eight, a layer that must find five relations is right at "
-            f"{_percent(alone)} of places, with eight at {_percent(eight)}.",
+            f"{percent(alone.right)} of places, with eight at {percent(eight.right)}.",
             ways=[eight, alone],
             source=f"{counts['command']}: {seeds}",
         ),
         Trained(
             scene="half",
             words=f"Trained with four heads twice as wide, a layer that must find five relations is right at "
-            f"{_percent(four)} of places, with eight at {_percent(eight)}.",
+            f"{percent(four.right)} of places, with eight at {percent(eight.right)}.",
             ways=[eight, four],
             source=f"{counts['command']}: {seeds}",
         ),
         Trained(scene="positions", words="No net was trained here without positions.", ways=[], source=""),
     ]
-
-
-def _percent(way: TrainedWay) -> str:
-    return f"{100 * way.right:.0f}%"

@@ -26,7 +26,7 @@ from numpy import ndarray
 from PIL import Image
 
 from manyheads import __version__
-from manyheads.base import few, plural
+from manyheads.base import few, percent, plural
 from manyheads.errors import RecordingError, TextError
 from manyheads.inputs import fault_in
 from manyheads.interventions.save import replacing_folder, require_replaceable
@@ -129,7 +129,7 @@ class _Entry(NamedTuple):
         width, height = struct.unpack(">II", picture[16:24])
         links = "".join(
             f'<li><a href="studio.html#/head/{escape(weight.head)}?file={self.name}&amp;pin={weight.query}">'
-            f"{escape(weight.reader)} → {escape(weight.read)}</a> {weight.share:.0%}, {escape(weight.head)}</li>"
+            f"{escape(weight.reader)} → {escape(weight.read)}</a> {percent(weight.share)}, {escape(weight.head)}</li>"
             for weight in self.telling
         )
         whole = len(text) <= WHOLE_TITLE

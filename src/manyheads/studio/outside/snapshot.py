@@ -274,7 +274,7 @@ class Precision:
             mean, largest = 1 << self.level, 2 << self.level
             maps = (
                 f"every head's map by the mean of {mean} x {mean} cells and by the largest of {largest} x {largest}, "
-                f"to 0.4% of the map's largest"
+                f"to 0.4 % of the map's largest"
             )
         return maps + (f"; {self.links_words}" if self.links else "")
 
@@ -288,7 +288,7 @@ class Precision:
         if self.level == 0:
             return "exact weights" if self.coding == "float32" else f"weights, exact to 1/{STEPS:,}"
         pooling, side = ("mean", 1 << self.level) if how == "mean" else ("largest", 2 << self.level)
-        return f"{pooling} of {side} x {side} cells, to 0.4% of the map's largest{sampled}"
+        return f"{pooling} of {side} x {side} cells, to 0.4 % of the map's largest{sampled}"
 
 
 @dataclass(frozen=True, eq=False)

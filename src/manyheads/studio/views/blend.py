@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.base import percent
 from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.edits import applied, choose_metric
 from manyheads.errors import HeadError, PlanError
@@ -71,7 +72,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
         plan = Plan(Copy(heads, sources, share=share))
         # At 0 the model itself: a plan that changes nothing would be reported as one.
         with (
-            counter.passes(lm.model, f"{round(100 * share)} % of the way"),
+            counter.passes(lm.model, f"{percent(share)} of the way"),
             applied(lm, plan) if step else nullcontext(),
         ):
             recorded = record(lm, ask.text).stacks[layer.stack][layer.layer]
@@ -140,7 +141,7 @@ def _words(
     loss: float | None,
 ) -> dict[str, str]:
     """The headline and the figures of a step."""
-    percent = f"{round(100 * step / (STEPS - 1))} %"
+    way = percent(step / (STEPS - 1))
     parts: list[str] = []
     if cosine is not None:
         parts.append(f"cosine with the sentence as it was: {cosine:.3f}")
@@ -150,15 +151,16 @@ def _words(
     if not step:
         return {"headline": "Each head has its own map. Now slide them onto one.", "figures": figures}
     if not items:
-        return {"headline": f"{percent} alike.", "figures": figures}
+        return {"headline": f"{way} alike.", "figures": figures}
     first, now = values[0], values[step]
     if guesses:
         was, best = int(first.argmax()), int(now.argmax())
+        before, after, most = (percent(float(chance)) for chance in (first[was], now[was], now[best]))
         if was == best:
-            clause = f"it still guesses “{items[was].strip()}” ({_share(first[was])} → {_share(now[was])})."
+            clause = f"it still guesses “{items[was].strip()}” ({before} → {after})."
         else:
-            clause = f"it guesses “{items[best].strip()}” ({_share(now[best])}), no longer “{items[was].strip()}”."
-        return {"headline": f"{percent} alike: {clause}", "figures": figures}
+            clause = f"it guesses “{items[best].strip()}” ({most}), no longer “{items[was].strip()}”."
+        return {"headline": f"{way} alike: {clause}", "figures": figures}
     order = now.argsort(descending=True)[:NEAREST].tolist()
     near = first.argsort(descending=True)[:NEAREST].tolist()
     new = [int(index) for index in order if index not in near]
@@ -167,9 +169,4 @@ def _words(
         clause = f"“{name}” is now among the five nearest; {len(new)} of {NEAREST} changed."
     else:
         clause = f"the same five neighbours{'' if order == near else ', in another order'}."
-    return {"headline": f"{percent} alike: {clause}", "figures": figures}
-
-
-def _share(share: Tensor) -> str:
-    value = float(share)
-    return "< 1 %" if 0 < value < 0.005 else f"{value:.0%}".replace("%", " %")
+    return {"headline": f"{way} alike: {clause}", "figures": figures}

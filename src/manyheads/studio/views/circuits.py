@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from manyheads.base import Progress
+from manyheads.base import Progress, percent
 from manyheads.circuits import (
     Circuit,
     Patching,
@@ -254,7 +254,7 @@ def paths(lm: LoadedModel, ask: bodies.OneHeadAsk, *, progress: ReportProgress) 
         words = f"{ask.head} is in the first layer: it listens to no head, only to the tokens themselves."
     else:
         top = max(results, key=lambda path: abs(path.value))
-        words = f"No earlier head alone tells {ask.head} more than {SMALL:.0%} of the answer."
+        words = f"No earlier head alone tells {ask.head} more than {percent(SMALL)} of the answer."
         if abs(top.value) >= SMALL:
             by = f"{ask.head} listens most to {top.senders[0]}, by its {THINGS[top.channel]}"
             words = f"{by}: {decimals(top.value, '+')} of the answer goes this way."
@@ -315,12 +315,11 @@ def circuit_sentences(result: Circuit) -> tuple[str, str]:
 
 
 def share(value: float) -> str:
-    """A share of the answer in words, as far as there are words for it: "a third", "44%", "none", "−12%"."""
+    """A share of the answer in words, as far as there are words for it: "a third", "44 %", "none", "−12 %"."""
     for number, words in FRACTIONS.items():
         if abs(value - number) <= NEAR:
             return words
-    percent = round(100 * value)
-    return f"{percent}%".replace("-", "−") if percent else "0%"
+    return percent(value)
 
 
 def decimals(value: float, sign: str = "") -> str:

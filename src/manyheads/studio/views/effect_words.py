@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from manyheads.base import percent
 from manyheads.interventions import Effect, verdict
 from manyheads.interventions.effects import FEWEST_CONTROLS, ROUNDING
 from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
@@ -89,7 +90,7 @@ def _changed(outcome: Effect, guesses: Sequence[Guess], neighbours: Sequence[Nei
     if outcome.metric == "loss":
         # The loss is a mean of logarithms: its change is the factor of the geometric mean of the tokens' probabilities.
         factor = math.exp(min(abs(outcome.change), 700.0))
-        size = f"{1 - 1 / factor:.0%}".replace("%", " %") if factor < 2 else f"{plain(factor)} times"
+        size = percent(1 - 1 / factor) if factor < 2 else f"{plain(factor)} times"
         return f"each token of the text is {size} {'less' if outcome.change > 0 else 'more'} likely to be guessed", ""
     return _change_words(outcome), ""
 
@@ -104,7 +105,7 @@ def _against(outcome: Effect, control_guesses: Sequence[float]) -> str:
     if ranked.level == "too few":
         return f"Only {ranked.controls} {ranked.things} to compare with, too few for a verdict."
     if control_guesses:
-        low, high = (f"{share:.0%}".replace("%", " %") for share in (min(control_guesses), max(control_guesses)))
+        low, high = map(percent, (min(control_guesses), max(control_guesses)))
         span = low if low == high else f"{low.removesuffix(' %')} to {high}"
         return f"{len(control_guesses)} {ranked.things}: {span}."
     return ranked.words
@@ -116,7 +117,7 @@ def action_words(plan: Plan, spec: ModelSpec) -> str:
     first = plan.steps[0]
     if len(plan.steps) == 1 and isinstance(first, Copy | Average) and len(spec.select(first.heads)) == len(heads):
         share = first.share if isinstance(first, Copy) else 1
-        part = "" if share == 1 else f", {share:.0%} of the way".replace("%", " %")
+        part = "" if share == 1 else f", {percent(share)} of the way"
         return f"With one map for all heads{part}"
     layers = [step for step in plan.steps if isinstance(step, SkipOutputProjection)]
     if len(layers) == len(plan.steps) and {h for s in layers for h in spec.select(s.heads)} == set(heads):
@@ -177,7 +178,7 @@ def step_words(step: Step) -> str:
         case Average():
             return f"with one mean map for the heads of {step.heads}"
         case Copy():
-            part = "" if step.share == 1 else f"{step.share:.0%} of ".replace("%", " %")
+            part = "" if step.share == 1 else f"{percent(step.share)} of "
             return f"with {part}the weights of {step.source} in {step.heads}"
         case SkipOutputProjection():
             return f"without the output projection of {step.layer}"
@@ -215,7 +216,4 @@ def _quoted(token: str) -> str:
 
 
 def _move(guess: Guess) -> str:
-    before, after = (
-        "< 1 %" if 0 < share < 0.005 else f"{share:.0%}".replace("%", " %") for share in (guess.before, guess.after)
-    )
-    return f"{before} → {after}"
+    return f"{percent(guess.before)} → {percent(guess.after)}"

@@ -1,6 +1,7 @@
 // The snapshot inside a saved page, unpacked; studio/outside/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
 // long text, in blocks of cells beside the strongest links of every row; an exact snapshot holds q and k instead, from which
 // any cell is computed here. Every result says in `words` which it is.
+import { allToldApart } from "../draw/format";
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors, type Said, type SaidArrays, type StoredSum } from "./exact";
 import {
@@ -286,20 +287,19 @@ export class SnapshotText {
     const alone = (tokens: readonly { label: string }[], count: number) =>
       Array.from({ length: count }, (_, begin) => ({ begin, end: begin + 1, text: tokens[begin]?.label ?? "" }));
     const spans = layer.looks_at === "" && info.words.length ? info.words : alone(looked, layer.num_keys);
-    const [total, count] = [new Map<string, number>(), new Map<string, number>()];
-    for (const { text } of spans) total.set(text, (total.get(text) ?? 0) + 1);
-    const units = spans.map(({ begin, end, text }) => {
-      count.set(text, (count.get(text) ?? 0) + 1);
+    // Of a token of no word its readable form stands in a sentence: "↵" for a line break.
+    const names = allToldApart(spans.map(({ begin, end, text }) => {
       const first = looked[begin];
-      const numbered = total.get(text)! > 1 ? `${text}#${count.get(text)}` : text;
-      // Of a token of no word its readable form stands in a sentence: "↵" for a line break.
-      const isBlank = first && end === begin + 1 && text === first.piece && first.label !== first.piece;
-      const name = !first ? `place ${begin}` : first.special ? numbered : `"${isBlank ? first.label : numbered}"`;
+      return first && !first.special && end === begin + 1 && text === first.piece ? first.label : text;
+    }));
+    const units = spans.map(({ begin, end }, i) => {
+      const first = looked[begin];
+      const name = !first ? `place ${begin}` : first.special ? names[i]! : `"${names[i]}"`;
       const parks = looked.length > 0 && looked.slice(begin, end).every(({ special, sink }) => special || sink);
       return { name, begin, end, parks };
     });
     const own = layer.crosses || layer.reads !== "" ? undefined : units.find(({ begin, end }) => begin <= token && token < end);
-    const me = own?.name ?? (read[token] ? `"${read[token]!.label}"` : `place ${token}`);
+    const me = own?.name ?? (read[token] ? `"${allToldApart(read.map(({ label }) => label))[token]}"` : `place ${token}`);
     return { me, units, labels: looked.map(({ label }) => label) };
   }
 

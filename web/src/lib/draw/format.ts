@@ -28,11 +28,14 @@ export function number(value: number | null | undefined, figures = 4): string {
   return value.toLocaleString("en", { maximumSignificantDigits: figures });
 }
 
+/** A share as every sentence has it, half rounded away from zero: "68 %", "67.7 %", "−3 %"; one above 0 that rounds to 0 is "< 1 %".
+    The library's `percent` has the same rules. */
 export function percent(value: number | null | undefined, digits = 0): string {
   if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
-  const share = value * 100;
-  if (share > 0 && share < 0.5 * 10 ** -digits) return `< ${(10 ** -digits).toFixed(digits)}%`;
-  return `${share.toFixed(digits)}%`;
+  const steps = 10 ** digits;
+  const size = Math.floor(Math.abs(value) * 100 * steps + 0.5) / steps;
+  if (size === 0 && value > 0) return `< ${(1 / steps).toFixed(digits)} %`;
+  return `${value < 0 && size ? "\u2212" : ""}${size.toFixed(digits)} %`;
 }
 
 /** Numbers of one line with the same number of decimals: about `figures` figures of the largest. */
@@ -49,12 +52,27 @@ export function signed(value: number | null | undefined, figures = 3): string {
   return text === NONE || !(value! > 0) ? text.replace("-", "\u2212") : `+${text}`;
 }
 
-/** "the (2nd)" where the same text occurs elsewhere among `texts`; else the text as it is. */
+/** "John, 2nd" where the same text occurs elsewhere among `texts`; else the text as it is. */
 export function toldApart(text: string, index: number, texts: readonly string[]): string {
   const places = texts.flatMap((other, i) => (other === texts[index] ? [i] : []));
-  const n = places.indexOf(index) + 1;
-  const ending = n % 100 > 10 && n % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][n % 10] ?? "th");
-  return places.length > 1 ? `${text} (${n}${ending})` : text;
+  return places.length > 1 ? withTurn(text, places.indexOf(index) + 1) : text;
+}
+
+/** Each text, with its turn where the same one is there several times. */
+export function allToldApart(texts: readonly string[]): string[] {
+  const [total, turns] = [new Map<string, number>(), new Map<string, number>()];
+  for (const text of texts) total.set(text, (total.get(text) ?? 0) + 1);
+  return texts.map((text) => {
+    const turn = (turns.get(text) ?? 0) + 1;
+    turns.set(text, turn);
+    return total.get(text)! > 1 ? withTurn(text, turn) : text;
+  });
+}
+
+/** "John, 2nd"; of a mark, ", 2nd". */
+function withTurn(text: string, turn: number): string {
+  const ending = turn % 100 > 10 && turn % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][turn % 10] ?? "th");
+  return `${text}${/[\p{L}\p{N}]$/u.test(text) ? "," : ""} ${turn}${ending}`;
 }
 
 export function count(n: number, singular: string, plural = `${singular}s`): string {

@@ -2,6 +2,7 @@
 // as studio/views/outputs.py sends, by the rules of circuits/outputs.py, which a test holds this to. What is added to the residual
 // stream needs the model: it comes from what the page stored, or is left out.
 import type { Said, SaidAsk, SaidArrays, RowLook, StoredSum } from "../api/exact";
+import { percent } from "../draw/format";
 import { COUNTS, FIGURES, FOUND, LEAST_KEYS, NOTED, PARKED, SENTENCES, SILENT, SPREAD } from "./sentences.generated";
 
 const OTHERS = -1;
@@ -191,11 +192,6 @@ function shared(left: number, { look, visible }: HeadSaid, { keys, others }: { k
 
 // ----------------------------------------------------------------------------------------------------------- in words
 
-/** A share as the sentences write it, half rounded up. */
-export function share(value: number): string {
-  return `${Math.floor(value * 100 + 0.5) || 0} %`;
-}
-
 function filled(template: string, words: Record<string, string>): string {
   return template.replace(/\{(\w+)\}/g, (_, name: string) => words[name] ?? "");
 }
@@ -225,18 +221,18 @@ export function headSentence(me: string, voices: Voice[], missing: number, silen
   } else if (silent || unheard) kind = silent ? "silent" : "unheard";
   else if (loudest.name !== top.name) kind = "another";
   else kind = top.isMe ? "itself" : "answered";
-  const words: Record<string, string> = { me, top: top.name, look: share(top.look), loudest: loudest.name, says: spots.length > 1 ? "say" : "says" };
-  if (!unheard) words["heard"] = share((kind === "another" ? loudest : top).heard);
+  const words: Record<string, string> = { me, top: top.name, look: percent(top.look), loudest: loudest.name, says: spots.length > 1 ? "say" : "says" };
+  if (!unheard) words["heard"] = percent((kind === "another" ? loudest : top).heard);
   const sentence = filled(SENTENCES[kind], words);
   const spot = byLook.find(({ parks, look }) => parks && look >= NOTED);
   let figures = "";
   if (["parked", "everyone", "nobody"].includes(kind) && !unheard) {
-    figures = filled(FIGURES.loudest, { loudest: loudest.name, heard: share(loudest.heard) });
+    figures = filled(FIGURES.loudest, { loudest: loudest.name, heard: percent(loudest.heard) });
   } else if (["answered", "itself", "another"].includes(kind) && spot && spot !== byLook[0]) {
-    figures = filled(FIGURES.parked, { top: spot.name, look: share(spot.look), heard: share(spot.heard) });
+    figures = filled(FIGURES.parked, { top: spot.name, look: percent(spot.look), heard: percent(spot.heard) });
   } else if (byLook.length > 1 && ["answered", "itself", "another", "silent", "unheard"].includes(kind)) {
     const second = byLook[1]!;
-    figures = filled(unheard || silent ? FIGURES.look : FIGURES.next, { top: second.name, look: share(second.look), heard: unheard ? "" : share(second.heard) });
+    figures = filled(unheard || silent ? FIGURES.look : FIGURES.next, { top: second.name, look: percent(second.look), heard: unheard ? "" : percent(second.heard) });
   }
   return [sentence, figures];
 }
@@ -248,18 +244,18 @@ export function layerSentence(voices: Voice[][], wrote: number[] | null): [strin
   let [look, finder, found]: [number, number, Voice | null] = [0, 0, null];
   voices.forEach((ofHead, head) => {
     for (const voice of ofHead) {
-      if (voice.parks || voice.isMe || !/[\p{L}\p{N}]/u.test(voice.name) || voice.look <= look) continue;
+      if (voice.parks || voice.isMe || !/[\p{L}\p{N}]/u.test(voice.name.split(" ")[0]!) || voice.look <= look) continue;
       [look, finder, found] = [voice.look, head, voice];
     }
   });
   const firm = found !== null && look > SPREAD * (found as Voice).even && look >= FOUND ? (found as Voice) : null;
-  if (!wrote) return [firm ? filled(SENTENCES["layer, unheard"], { looks, head: `H${finder}`, top: firm.name, look: share(look) }) : "", ""];
+  if (!wrote) return [firm ? filled(SENTENCES["layer, unheard"], { looks, head: `H${finder}`, top: firm.name, look: percent(look) }) : "", ""];
   const order = wrote.map((_, head) => head).sort((a, b) => wrote[b]! - wrote[a]!);
   const most = order[0]!;
   const sentence = firm
-    ? filled(SENTENCES.layer, { looks, top: firm.name, wrote: share(wrote[finder]!) })
-    : filled(SENTENCES["layer, parked"], { looks, head: `H${most}`, wrote: share(wrote[most]!) });
-  const heads = order.slice(0, 3).map((head) => `H${head} ${share(wrote[head]!)}`).join(", ");
+    ? filled(SENTENCES.layer, { looks, top: firm.name, wrote: percent(wrote[finder]!) })
+    : filled(SENTENCES["layer, parked"], { looks, head: `H${most}`, wrote: percent(wrote[most]!) });
+  const heads = order.slice(0, 3).map((head) => `H${head} ${percent(wrote[head]!)}`).join(", ");
   return [sentence, filled(wrote[most]! < PARKED ? FIGURES.alone : FIGURES.most, { heads })];
 }
 

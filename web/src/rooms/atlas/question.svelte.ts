@@ -82,9 +82,9 @@ export class Question {
     return this.words[word]?.text ?? "";
   }
 
-  /** A word as a claim names it: “the”, or “the” (2nd) where it occurs again. */
+  /** A word as a claim names it: “the”, or “the, 2nd” where it occurs again. */
   name(word: number): string {
-    return toldApart(`“${this.text(word)}”`, word, this.words.map(({ text }) => text));
+    return `“${toldApart(this.text(word), word, this.words.map(({ text }) => text))}”`;
   }
 
   /** A head's row, a weight a word of the answer; null for none. */
@@ -160,7 +160,7 @@ export class Question {
     this.#view.go({ toWord: null, sort, ...(second ? {} : { fromWord: null }) });
   }
 
-  /** "L3H1 reads “animal” from “it”: 68%". */
+  /** "L3H1 reads “animal” from “it”: 68 %". */
   claim(head: string): string {
     return `${head} looks from ${this.name(this.from)} to ${this.name(this.to)}: ${percent(this.weight(head))}`;
   }
