@@ -33,10 +33,11 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>{css}</style>
 <script type="module">
 import widget from "/studio.js";
 const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+const viewOf = (text) => new DataView(bytesOf(text).buffer);
 window.render = (place, snapshot, live, play) => {{
   const heard = {{}};
   const model = {{
-    get: (name) => ({{ snapshot: new DataView(bytesOf(snapshot).buffer), play: new DataView(bytesOf(play).buffer), height: 600 }})[name],
+    get: (name) => ({{ snapshot: viewOf(snapshot), play: viewOf(play), height: 600 }})[name],
     on: (event, listener) => (heard[event] ??= []).push(listener),
     off: () => undefined,
     send: async (content) => {{
