@@ -1,7 +1,7 @@
 """A snapshot: what a page needs to live without a server, which the single file and a saved notebook carry.
 
 It holds one recording's atlas, cards, maps and strongest links, and what the head that it begins with says at its word.
-With the model at hand it holds that word's forward pass too, and on the model's own sample its look once a word changes.
+With the model at hand it holds that word's forward pass, and on the model's own sample its look once a word changes.
 A short text's maps are exact; of a longer one each head's map is kept in blocks, by mean and by largest (those a level
 coarser), beside the exact strongest links of every row. An exact snapshot holds q, k, the log-sum-exp and, where it is
 small, v instead, from which the page computes any cell, and what any head says (`Factors`). The snapshot says which of
