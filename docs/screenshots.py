@@ -1,10 +1,12 @@
-"""docs/images/studio: every room as it looks, from the real page: `make screenshots`. With a folder, for eyes alone:
+"""docs/images/studio: every room as it looks, and a scene as it plays, from the real page: `make screenshots`.
 
-python docs/screenshots.py /tmp/rooms    # every room, light and dark, at 1280 x 720 and 1920 x 1080
+python docs/screenshots.py --scene       the scene alone: half a minute
+python docs/screenshots.py /tmp/rooms    for eyes alone: every room, light and dark, at 1280 x 720 and 1920 x 1080
 """
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,17 @@ TEXT = "The cat sat on the mat because it was tired, and the dog that saw the ca
 OTHER = "L1H1"
 SENTENCE = f"model=minilm&text={quote(TEXT)}"
 WRITER = f"model=smollm2&text={quote('When Mary and John went to the store, John gave a drink to')}"
+ANIMAL = "The animal didn't cross the street because it was too tired."
+PLAYED = f"head/L3H1?model=minilm&text={quote(ANIMAL)}&pin=10&play=word&t=0.5"
+SCENE_SIZE = {"width": 960, "height": 640}  # letters of the scene are then as large as those of the page around it
+# The page's own exports of the scene that stands on its stage: the film in base 64, and the stills.
+FILM = """async () => {
+  const { scene, stage } = document.querySelector("[data-testid=play-stage]").player;
+  const gif = await manyheadsPlay.gifOf(scene, stage);
+  let text = "";
+  for (let i = 0; i < gif.length; i += 32768) text += String.fromCharCode(...gif.subarray(i, i + 32768));
+  return [btoa(text), manyheadsPlay.stillsSvg(scene, stage)];
+}"""
 SIZES = ((1280, 720), (1920, 1080))
 PATIENCE = 600_000  # ms: a circuit of 270 heads takes minutes
 
@@ -81,6 +94,19 @@ def rooms(page: Any, address: str, save: Any) -> None:
     save("circuit")
 
 
+def scene(browser: Any, address: str, target: Path) -> None:
+    """One word looks: play.gif as it plays, play.svg its stills side by side."""
+    page = browser.new_page(viewport=SCENE_SIZE, color_scheme="light")
+    page.set_default_timeout(PATIENCE)
+    page.goto(f"{address}#/{PLAYED}")
+    page.wait_for_function("() => document.querySelector('[data-testid=play-stage]')?.player?.stage.width > 0")
+    page.wait_for_timeout(500)
+    film, stills = page.evaluate(FILM)
+    (target / "play.gif").write_bytes(base64.b64decode(film))
+    (target / "play.svg").write_text(stills, encoding="utf-8")
+    page.close()
+
+
 def trained(folder: Path) -> str:
     """The path of the heads of a small Llama that learns to repeat, at a rate at which its logits grow too large."""
     import torch
@@ -122,7 +148,7 @@ def report(browser: Any, folder: Path, path: Path) -> None:
     context.close()
 
 
-def main(folder: Path | None) -> None:
+def main(folder: Path | None, scene_alone: bool = False) -> None:
     from playwright.sync_api import sync_playwright
 
     chromium = find_chromium()
@@ -138,21 +164,24 @@ def main(folder: Path | None) -> None:
     ):
         address = address.partition("#")[0]
         browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        for (width, height), scheme in looks:
+        scene(browser, address, target)
+        for (width, height), scheme in looks if not scene_alone else ():
             page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
             page.set_default_timeout(30_000)
             tail = f"-{scheme}-{width}" if folder else ""
             rooms(page, address, lambda name, page=page, tail=tail: page.screenshot(path=target / f"{name}{tail}.png"))
             page.close()
-        if not folder:
+        if not folder and not scene_alone:
             page = browser.new_page(viewport={"width": 1280, "height": 720}, color_scheme="dark")
             page.goto(f"{address}#/atlas?{WRITER}")
             page.get_by_test_id("role-previous").wait_for(timeout=PATIENCE)
             page.wait_for_timeout(1200)
             page.screenshot(path=target / "atlas-dark.png")
-        report(browser, Path(place), target / "report.png")
+        if not scene_alone:
+            report(browser, Path(place), target / "report.png")
         browser.close()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+    chosen = sys.argv[1] if len(sys.argv) > 1 else None
+    main(None if chosen in (None, "--scene") else Path(chosen), chosen == "--scene")

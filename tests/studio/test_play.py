@@ -4,6 +4,7 @@ and keys, addresses, readers without motion and readers without eyes are served.
 The oracle is the model's own modules, run here by stock transformers: no code of the library's.
 """
 
+import io
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -12,6 +13,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import expect
 
 from manyheads.models.loading import find_bundled
@@ -53,6 +55,11 @@ READ = """([t]) => {
     }
   }
   return [...words];
+}"""
+PAPER = """() => {
+  const { context, colours } = document.querySelector("[data-testid=play-stage]").player.stage;
+  context.fillStyle = colours.paper;
+  return context.fillStyle.replace("#", "").match(/../g).map((byte) => parseInt(byte, 16)).join(" ");
 }"""
 STILLS = """() => {
   const { scene } = document.querySelector("[data-testid=play-stage]").player;
@@ -411,13 +418,31 @@ def test_a_frame_costs_under_eight_milliseconds(play):
 def test_a_scene_is_saved_as_a_picture_and_as_stills_whose_text_stays_text(play):
     page = play(f"head/L{LAYER}H{HEAD}", pin=IT, play="word", t=18.6)
     saved = {}
-    for kind in ("png", "svg"):
+    for kind in ("png", "svg", "gif"):
         page.get_by_test_id("play-export").click()
         with page.expect_download() as download:
             page.get_by_test_id(f"play-{kind}").click()
         saved[kind] = (download.value.suggested_filename, Path(download.value.path()).read_bytes())
     assert saved["png"][0] == "minilm-L3H1-word-18.60.png" and saved["png"][1].startswith(b"\x89PNG")
+    paper = tuple(int(byte) for byte in re.findall(r"\d+", page.evaluate(PAPER)))
+    with Image.open(io.BytesIO(saved["png"][1])) as picture:
+        assert picture.convert("RGB").getpixel((1, 1)) == paper
+        size = picture.size
+    # The GIF by another program: every moment of the scene in the page's colours, its last one as the picture has it.
+    with Image.open(io.BytesIO(saved["gif"][1])) as film, Image.open(io.BytesIO(saved["png"][1])) as picture:
+        assert film.size == (size[0] // 2, size[1] // 2) and film.n_frames == 234
+        durations = []
+        for frame in range(film.n_frames):
+            film.seek(frame)
+            durations.append(film.info["duration"])
+        assert sum(durations) == pytest.approx(18_600 + 3_000, abs=80)
+        shown, last = np.asarray(film.convert("RGB"), float), np.asarray(picture.convert("RGB").resize(film.size), float)
+        assert tuple(shown[1, 1]) == pytest.approx(paper, abs=3)
+        assert np.abs(shown - last).mean() < 3, "255 colours, and letters that were drawn half as large"
+        film.seek(100)
+        assert np.abs(np.asarray(film.convert("RGB"), float) - last).mean() > 2, "another moment"
     svg = saved["svg"][1].decode()
+    assert 'fill=""' not in svg
     assert svg.count("<svg ") == 9, "eight stills in one"
     assert "“it” asked and “animal” answered" in svg and ">animal</text>" in svg
     root = page.evaluate("svg => new DOMParser().parseFromString(svg, 'image/svg+xml').documentElement.tagName", svg)

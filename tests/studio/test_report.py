@@ -14,8 +14,10 @@ import torch
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora import OWN_TEXT, page_texts
+from manyheads.circuits.says import head_output, layer_output
+from manyheads.corpora import OWN_TEXT, page_texts, reading_of
 from manyheads.errors import FileAccessError
+from manyheads.measurement import word_swap
 from manyheads.recording.exact_map.zoom import read_region
 from manyheads.studio import write_report
 from manyheads.studio.outside.one_file import MOST_CHARS
@@ -215,6 +217,67 @@ def test_a_file_merges_words_and_leaves_out_sinks_and_offers_nothing_that_needs_
     expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-kept", "true")
     for needs_the_model in ("neuron", "rewrite-open", "trouble"):
         expect(page.get_by_test_id(needs_the_model)).to_have_count(0)
+
+
+LAST = "canvas => { canvas.player.seek(canvas.player.scene.end); }"
+
+
+@pytest.fixture(scope="module")
+def tired(minilm, page_labels, tmp_path_factory):
+    """A saved page of the model's own sample, the model's recording of it, and its words about what it holds."""
+    sentence, path = reading_of("minilm").sentence, tmp_path_factory.mktemp("tired") / "tired.html"
+    words = write_report(path, minilm, sentence, labels=page_labels)
+    return path, mh.record(minilm, sentence, keep=("q", "k", "v", "lse")), words
+
+
+@pytest.mark.slow
+def test_every_scene_of_a_saved_page_ends_in_the_librarys_sentence(opened, tired, minilm):
+    path, recording, words = tired
+    later = mh.record(minilm, recording.tokens.texts[0].replace("tired", "hungry"))
+    swap = word_swap(recording, later, 13, 10, ["L3H1"])
+    ends = {
+        "L3H1?pin=10&play=word": head_output(recording, "L3H1", 10, minilm).sentence,
+        "L3H1?pin=10&play=layer&show=layer": layer_output(recording, "L3", 10, minilm).sentence,
+        "L3H1?pin=10&play=swap&swap=13:hungry": swap.said(),
+        "L3H1?pin=10&play=pass": None,
+    }
+    page = opened(path, "#/head")
+    for address, sentence in ends.items():
+        page.goto(f"{path.as_uri()}#/head/{address}")
+        expect(page.get_by_test_id("player")).to_have_attribute("data-scene", re.search("play=([a-z]+)", address)[1])
+        page.locator("[data-testid=play-stage]").evaluate(LAST)
+        headline = page.get_by_test_id("play-headline")
+        expect(headline).not_to_be_empty()
+        if sentence:
+            assert re.sub("[“”]", '"', headline.inner_text()) == re.sub("[“”]", '"', sentence)
+        else:
+            assert "“it”" in headline.inner_text() or '"it"' in headline.inner_text()
+    assert not [address for address in page.asked if address.startswith("http")]
+    assert "the forward pass of token 10" in words and "“tired” changed" in words
+
+
+@pytest.mark.slow
+def test_a_scene_that_a_saved_page_does_not_keep_says_what_it_keeps(opened, tired):
+    page = opened(tired[0], "#/head/L3H1?pin=2&play=pass")
+    expect(page.get_by_test_id("trouble")).to_contain_text("This page keeps that of token 10.")
+    page.goto(f"{tired[0].as_uri()}#/head/L3H2?pin=10&play=swap&swap=13:wide")
+    expect(page.get_by_test_id("trouble")).to_contain_text(
+        "L3H1 at token 10, with “wide”, “hungry”, “long” for “tired”"
+    )
+    page.get_by_test_id("word-chips").get_by_text("long").click()
+    page.get_by_test_id("swap-close").click()
+    page.get_by_test_id("word-chips").get_by_text("long").click()
+    expect(page.get_by_test_id("head-name")).to_have_text("L3H1")
+    expect(page.get_by_test_id("player")).to_have_attribute("aria-label", "tired ↔ long")
+
+
+@pytest.mark.slow
+def test_a_long_text_and_a_recording_alone_keep_no_scene_that_needs_the_model(opened, written, tmp_path, minilm):
+    recording = mh.record(minilm, reading_of("minilm").sentence, keep=("q", "k", "v", "lse"))
+    write_report(tmp_path / "alone.html", recording)
+    page = opened(tmp_path / "alone.html", "#/head/L3H1?pin=10")
+    expect(page.get_by_test_id("play-word")).to_be_visible()
+    assert page.get_by_test_id("play-pass").count() == 0 and page.get_by_test_id("word-chips").count() == 0
 
 
 @pytest.mark.slow

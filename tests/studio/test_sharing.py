@@ -32,6 +32,7 @@ from tests.models.tiny import TEXT, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_toke
 from tests.refusals import refuses
 from tests.studio.driving import fragment
 from tests.studio.serving import minilm_studio
+from tests.studio.test_learning import skip_all
 from tests.studio.test_report import HOSTILE, LONG, MIDDLE, pinned, point
 
 ANIMAL = "The animal didn't cross the street because it was too tired."
@@ -295,6 +296,20 @@ def test_a_saved_page_has_the_lessons_with_the_verdicts_of_the_library(browser_p
     assert refused == "This page was saved with the result for “tokens” = 6. To compute others: manyheads studio."
 
 
+@pytest.mark.slow
+def test_a_saved_lesson_plays_its_word_and_says_what_a_layers_scene_needs(browser_pages, odd):
+    page = browser_pages(odd["shared keys"][1], "#/learn?lesson=one-head")
+    skip_all(page)
+    stage = page.get_by_test_id("lesson-scene-word").get_by_test_id("play-stage")
+    stage.evaluate("canvas => { canvas.player.seek(canvas.player.scene.end); }")
+    expect(page.get_by_test_id("play-headline")).to_contain_text("68 % of the look, 91 % of what this head says")
+    page.goto(f"{odd['shared keys'][1].as_uri()}#/learn?lesson=whole-layer")
+    skip_all(page)
+    expect(page.get_by_test_id("lesson-scene-unsaved")).to_contain_text("To play it: manyheads studio.")
+    page.goto(f"{odd['shared keys'][1].as_uri()}#/learn?lesson=birth")
+    expect(page.get_by_test_id("player")).to_have_attribute("data-scene", "birth")
+
+
 def test_the_saved_lessons_are_those_of_this_checkout():
     saved = json.loads(gzip.decompress(saved_lessons()))
     assert saved["digest"] == digest_of_lessons(), "make web: static/lessons.json.gz is of other lessons"
@@ -363,6 +378,10 @@ def test_a_published_folder_works_from_a_plain_static_server_alone(new_page, pub
     rooms = [button.get_attribute("data-testid") for button in page.locator("nav [data-testid^=rail-]").all()]
     assert rooms[:3] == ["rail-atlas", "rail-head", "rail-compare"] and "rail-experiment" not in rooms
     expect(page.get_by_test_id("to-experiment")).to_have_count(0)
+    page.get_by_test_id("play-word").click()
+    page.get_by_test_id("play-stage").evaluate("canvas => { canvas.player.seek(canvas.player.scene.end); }")
+    expect(page.get_by_test_id("play-headline")).to_contain_text("68 % of the look, 91 % of what this head says")
+    page.keyboard.press("Escape")
     page.get_by_test_id("recording-choice").select_option("middle")
     expect(page.get_by_test_id("text-box")).to_have_value(MIDDLE)
     page.goto(f"{address}studio.html#/head/L3H5?file=middle&pin=137")  # a link that somebody shared

@@ -18,9 +18,10 @@ from nbclient import NotebookClient
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.corpora import OWN_TEXT, page_texts
+from manyheads.circuits.says import head_output
+from manyheads.corpora import OWN_TEXT, page_texts, reading_of
 from manyheads.errors import ModelError, RecordingError, TextError
-from manyheads.studio.outside.notebook import StudioWidget
+from manyheads.studio.outside.notebook import PLAY, StudioWidget
 from tests.models.eager import eager_maps
 from tests.refusals import refuses
 
@@ -32,10 +33,11 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>{css}</style>
 <script type="module">
 import widget from "/studio.js";
 const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-window.render = (place, snapshot, live) => {{
+const viewOf = (text) => new DataView(bytesOf(text).buffer);
+window.render = (place, snapshot, live, play) => {{
   const heard = {{}};
   const model = {{
-    get: (name) => ({{ snapshot: new DataView(bytesOf(snapshot).buffer), height: 600 }})[name],
+    get: (name) => ({{ snapshot: viewOf(snapshot), play: viewOf(play), height: 600 }})[name],
     on: (event, listener) => (heard[event] ??= []).push(listener),
     off: () => undefined,
     send: async (content) => {{
@@ -48,6 +50,10 @@ window.render = (place, snapshot, live) => {{
 }};
 window.ready = true;
 </script>"""
+
+
+PLAYS = base64.b64encode(PLAY).decode()
+LAST = "canvas => { canvas.player.seek(canvas.player.scene.end); }"
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +138,7 @@ def notebook_page(new_page):
         page.goto("http://notebook.test/")
         page.wait_for_function("window.ready")
         for place, snapshot in zip(("one", "two"), snapshots, strict=False):
-            page.evaluate("given => window.render(...given)", [place, snapshot, widget is not None])
+            page.evaluate("given => window.render(...given)", [place, snapshot, widget is not None, PLAYS])
         return page
 
     return make
@@ -226,6 +232,34 @@ def test_two_widgets_live_side_by_side_and_keys_go_to_the_one_that_has_the_focus
     page.keyboard.press("2")
     expect(two.get_by_test_id("room-head")).to_be_visible()
     expect(one.get_by_test_id("room-atlas")).to_be_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_scene_plays_in_a_cell_with_a_kernel_and_without(notebook_page, minilm, page_labels, alive):
+    """Without one: that of the word and head that the notebook begins with, which were saved with it."""
+    widget = mh.show(minilm, reading_of("minilm").sentence, height=600)
+    page = notebook_page(packed(widget), widget=widget if alive else None)
+    cell = page.locator("#one")
+    cell.get_by_test_id("rail-head").click()
+    expect(cell.get_by_test_id("head-name")).to_have_text("L3H1")
+    cell.get_by_test_id("play-word").click()
+    cell.locator("[data-testid=play-stage]").evaluate(LAST)
+    said = head_output(widget._opened.recording, "L3H1", 10).sentence
+    expect(cell.get_by_test_id("play-headline")).to_have_text(
+        said.replace('"it"', "“it”").replace('"animal"', "“animal”")
+    )
+    page.keyboard.press("Escape")
+    cell.get_by_test_id("play-pass").click()
+    expect(cell.get_by_test_id("player")).to_have_attribute("data-scene", "pass")
+    cell.locator("[data-testid=play-stage]").evaluate(LAST)
+    expect(cell.get_by_test_id("play-headline")).not_to_be_empty()
+    page.keyboard.press("Escape")
+    cell.get_by_test_id("word-chips").get_by_text("wide").click()
+    expect(cell.get_by_test_id("player")).to_have_attribute("data-scene", "swap")
+    cell.locator("[data-testid=play-stage]").evaluate(LAST)
+    expect(cell.get_by_test_id("play-headline")).to_contain_text("(68 % → 28 %)")
+    widget.close()
 
 
 @pytest.mark.slow

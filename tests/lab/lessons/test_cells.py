@@ -136,7 +136,7 @@ def test_your_own_numbers_go_through_the_same_steps(causal, scaled, fresh):
     x, w_q, w_k, w_v = draw(5, 7), draw(7, 2), draw(7, 2), draw(7, 3)
     written = {name: "\n".join(" ".join(map(repr, row)) for row in each.tolist()) for name, each in
                {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v}.items()}  # fmt: skip
-    choices = {"scale": "1 / sqrt(d)" if scaled else "none", "weights": "my own, below"}
+    choices = {"scale": "1 / sqrt(d)" if scaled else "none", "weights": "my own"}
     choices["mask"] = "only itself and earlier ones" if causal else "all tokens"
     result = ran(**written, **choices)
     q, k, v = (each[None] for each in (x @ w_q, x @ w_k, x @ w_v))
@@ -172,7 +172,7 @@ def test_a_head_of_a_real_model_is_its_own_map(minilm):
 
 @pytest.mark.parametrize(("cell", "parameters", "kind", "words"), [
     ("one-head", {"x": "1 2 3"}, ShapeError, "“X, one row a token” has 3 columns, and w_q 4 rows"),
-    ("one-head", {"weights": "my own, below", "w_q": "1; 2; 3; 4"}, ShapeError, r"“W_Q” is \(4, 1\), w_k \(4, 2\)"),
+    ("one-head", {"weights": "my own", "w_q": "1; 2; 3; 4"}, ShapeError, r"“W_Q” is \(4, 1\), w_k \(4, 2\)"),
     ("one-head", {"x": "a b"}, LessonError, "'a' is no number"),
     ("one-head", {"head": "L0H0"}, LessonError, "'head' is no parameter of cell 'one-head': it has x, weights"),
     ("sentence-head", {"head": "L0"}, LessonError, "is 12 heads: name one"),
@@ -224,7 +224,7 @@ def test_a_chosen_head_fills_its_matrices_and_changed_ones_are_the_readers_own()
 
 
 @pytest.mark.parametrize(
-    "kind", ["every token", "itself and earlier ones", "itself and near earlier ones", "the mask below"]
+    "kind", ["every token", "itself and earlier ones", "itself and near earlier ones", "a mask of my own"]
 )
 def test_a_mask_hides_and_the_others_share(kind, fresh):
     scores = torch.randn(4, 5, generator=fresh, dtype=torch.float64)
@@ -234,7 +234,7 @@ def test_a_mask_hides_and_the_others_share(kind, fresh):
         "every token": ahead > -99,
         "itself and earlier ones": ahead <= 0,
         "itself and near earlier ones": (ahead <= 0) & (ahead > -2),
-        "the mask below": own.bool(),
+        "a mask of my own": own.bool(),
     }[kind]
     written = {
         "scores": "\n".join(" ".join(map(repr, row)) for row in scores.tolist()),
@@ -248,7 +248,7 @@ def test_a_mask_hides_and_the_others_share(kind, fresh):
 
 
 def test_a_token_that_may_look_at_nothing_has_no_weight_and_a_plain_softmax_is_nan():
-    scores = {"scores": "1 2\n3 4", "kind": "the mask below", "mask": "0 0\n1 1"}
+    scores = {"scores": "1 2\n3 4", "kind": "a mask of my own", "mask": "0 0\n1 1"}
     result = ran("masked-scores", lesson="masks", **scores)
     assert not table(result, "weights")[0].any() and "token 0 may look at nothing" in result.words
     assert torch.full((2,), -math.inf).softmax(-1).isnan().all(), "as the lesson says of others"
@@ -274,4 +274,4 @@ def test_cross_attention_is_torchs_own(fresh):
         context="1 2 3",
     )
     with pytest.raises(LessonError, match="“the mask .where chosen.”: write 4 rows of 4 numbers"):
-        ran("masked-scores", lesson="masks", kind="the mask below", mask="1 0")
+        ran("masked-scores", lesson="masks", kind="a mask of my own", mask="1 0")

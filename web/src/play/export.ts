@@ -1,5 +1,6 @@
-// Saving a scene: a moment of it as a PNG, its stills side by side as one SVG whose text stays text.
-import { savePng, saveSvg, xml } from "../lib/draw/export";
+// Saving a scene: a moment of it as a PNG, its stills side by side as one SVG whose text stays text, all of it as a GIF.
+import { saveFile, savePng, saveSvg, xml } from "../lib/draw/export";
+import { GifWriter } from "./gif";
 import { stills, type Scene } from "./scene";
 import { ribbonPath, Stage, type Picture, type Point, type Rect, type TextStyle } from "./stage";
 
@@ -7,20 +8,50 @@ const HEAD = 74; // CSS pixels above the stage, for headline and figures
 const MARGIN = 32;
 const GAP = 24;
 const COLUMNS = 2;
+const FRAME = 8; // hundredths of a second: what every viewer of GIFs keeps to
+const REST = 300; // ... for which the last moment stands
 
 /** A moment with its headline, as the page shows it. */
 export async function saveMoment(scene: Scene, stage: Stage, t: number, name: string): Promise<void> {
-  const copy = new Stage(document.createElement("canvas"));
-  copy.fit(stage.width, stage.height, stage.dark, stage.scale, 2);
-  copy.clear();
-  scene.draw(copy, t);
-  const whole = new Stage(document.createElement("canvas"));
-  whole.fit(stage.width, stage.height + HEAD, stage.dark, 1, 2);
-  whole.clear();
-  whole.rect({ x: 0, y: 0, w: whole.width, h: whole.height }, whole.colours.paper);
-  writeHead(whole, scene, t);
-  whole.picture(copy.canvas, { x: 0, y: HEAD, w: stage.width, h: stage.height });
-  await savePng(whole.canvas, name);
+  await savePng(photographer(stage, 2)(scene, t), name);
+}
+
+/** The scene as it plays, from its first moment to its last. `onprogress` hears the share that is written. */
+export async function saveGif(scene: Scene, stage: Stage, name: string, onprogress?: (share: number) => void): Promise<void> {
+  saveFile(await gifOf(scene, stage, onprogress), "image/gif", name);
+}
+
+export async function gifOf(scene: Scene, stage: Stage, onprogress?: (share: number) => void): Promise<Uint8Array<ArrayBuffer>> {
+  const take = photographer(stage, 1);
+  const pixels = (t: number) => {
+    const canvas = take(scene, t);
+    return canvas.getContext("2d")!.getImageData(0, 0, canvas.width, canvas.height).data;
+  };
+  const { width, height } = take(scene, 0);
+  const gif = new GifWriter(width, height, stills(scene).map(pixels));
+  for (let t = 0; t < scene.end; t += FRAME / 100) {
+    gif.add(pixels(t), FRAME);
+    onprogress?.(t / scene.end);
+    await new Promise((resolve) => setTimeout(resolve)); // the page stays awake
+  }
+  gif.add(pixels(scene.end), REST);
+  return gif.end();
+}
+
+/** Draws a moment with its headline on a canvas of its own, always the same one. */
+function photographer(stage: Stage, density: number): (scene: Scene, t: number) => HTMLCanvasElement {
+  const [copy, whole] = [new Stage(document.createElement("canvas"), stage.canvas), new Stage(document.createElement("canvas"), stage.canvas)];
+  copy.fit(stage.width, stage.height, stage.dark, stage.scale, density);
+  whole.fit(stage.width, stage.height + HEAD, stage.dark, 1, density);
+  return (scene, t) => {
+    copy.clear();
+    scene.draw(copy, t);
+    whole.clear();
+    whole.rect({ x: 0, y: 0, w: whole.width, h: whole.height }, whole.colours.paper);
+    writeHead(whole, scene, t);
+    whole.picture(copy.canvas, { x: 0, y: HEAD, w: stage.width, h: stage.height });
+    return whole.canvas;
+  };
 }
 
 /** Every still with its headline, two in a row. */
@@ -34,7 +65,7 @@ export function stillsSvg(scene: Scene, stage: Stage): string {
   const columns = Math.min(COLUMNS, moments.length);
   const rows = Math.ceil(moments.length / columns);
   const drawn = moments.map((t, i) => {
-    const svg = new SvgStage(document.createElement("canvas"));
+    const svg = new SvgStage(document.createElement("canvas"), stage.canvas);
     svg.fit(stage.width, stage.height, stage.dark, stage.scale, 1);
     writeHead(svg, scene, t);
     svg.elements.push(`<g transform="translate(0 ${HEAD})">`);

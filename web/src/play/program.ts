@@ -2,7 +2,7 @@
 // notebook: no export of that can be reached, so the program leaves itself under a name and says so.
 import { alike, momentOf } from "./alike";
 import { birth } from "./birth";
-import { saveMoment, saveStills } from "./export";
+import { gifOf, saveGif, saveMoment, saveStills, stillsSvg } from "./export";
 import { layer } from "./layer";
 import { pass } from "./pass";
 import { Stage } from "./stage";
@@ -14,6 +14,9 @@ const program = {
   stage: (canvas: HTMLCanvasElement) => new Stage(canvas),
   saveMoment,
   saveStills,
+  saveGif,
+  gifOf,
+  stillsSvg,
   word,
   layer,
   pass,

@@ -72,7 +72,11 @@ export class Stage {
   #pixels = 1;
   #pictures = new WeakMap<ArrayLike<number>, Map<string, Picture>>();
 
-  constructor(readonly canvas: HTMLCanvasElement) {
+  /** `page`: where colours and fonts are read, for a canvas that is in no page itself. */
+  constructor(
+    readonly canvas: HTMLCanvasElement,
+    private readonly page: Element = canvas,
+  ) {
     this.context = canvas.getContext("2d")!;
   }
 
@@ -84,7 +88,7 @@ export class Stage {
   /** Takes size, colours and fonts of the page. Pictures are made anew where the theme changes. */
   fit(width: number, height: number, dark: boolean, scale = 1, pixels = globalThis.devicePixelRatio || 1): void {
     if (dark !== this.dark) this.#pictures = new WeakMap();
-    const style = getComputedStyle(this.canvas.isConnected ? this.canvas : document.documentElement);
+    const style = getComputedStyle(this.page);
     const read = (name: string) => style.getPropertyValue(`--${name}`).trim();
     this.colours = {
       paper: read("paper"), paper2: read("paper-2"), raised: read("raised"), ink: read("ink"), ink2: read("ink-2"), ink3: read("ink-3"),

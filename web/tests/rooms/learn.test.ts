@@ -185,7 +185,7 @@ describe("lessons of a saved page", () => {
       { ...cell("x"), parameters: [parameter("way", "choice", "a", { b: { width: "9" } }), parameter("width", "number", 3)] } as Part, asked,
     ] } },
     cells: { "l/x": result("a"), "l/x?way=b": result("b") },
-    checks: { "l/one": { unit: "", tolerance: 0, known: [{ answer: 4, right: true, points: 2, words: "Right. So.", answered: true, solution: "" }],
+    scenes: {}, checks: { "l/one": { unit: "", tolerance: 0, known: [{ answer: 4, right: true, points: 2, words: "Right. So.", answered: true, solution: "" }],
       otherwise: { right: false, points: 0, words: "Not yet. Think.", answered: true, solution: "" }, hint: "Think.", solution: "4. So." } },
   } as SavedLessons;
   it("have a result for each choice, and compute no other number", () => {

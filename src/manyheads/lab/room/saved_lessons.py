@@ -2,13 +2,15 @@
 
 A cell keeps the result of the numbers that it comes with, to six figures, and with each of its choices; others need the
 studio. A question of choices keeps what is said to each; of a number or a word, what is right, what is a known mistake,
-and what is said to anything else. Running all cells takes some 30 seconds, so it is done once, when the page is built:
+and what is said to anything else. A scene of one word is kept with its numbers (9 kB); that of a layer, twelve times as
+much, needs the studio. Running all cells takes some 30 seconds, so it is done once, when the page is built:
 `python -m manyheads.lab.room.saved_lessons` writes static/lessons.json.gz, which holds the digest of the lessons that
 it was made from; a test compares.
 """
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import itertools
@@ -25,14 +27,18 @@ from manyheads.base import replacing
 from manyheads.errors import ModelError
 from manyheads.lab.lessons import shelf
 from manyheads.lab.lessons.answers import Verdict, judge, solution_of, usual_tolerance
-from manyheads.lab.lessons.lesson import CheckBlock, Lesson
+from manyheads.lab.lessons.lesson import CheckBlock, Lesson, SceneBlock
 from manyheads.lab.lessons.parameters import Parameter, Value
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CellAsk
+from manyheads.models import load
+from manyheads.studio import desk_with, open_text
 from manyheads.studio.outside import NAME
+from manyheads.studio.views.outputs import output_of
 
 MOST_CHOICES = 16  # combinations of a cell's choices that are saved
 SEED = 1  # of questions whose inputs are drawn
+PLAYED, SCENE_KEYS = "minilm", 24  # the model of the lessons' scenes, and their columns at most
 
 
 def digest_of_lessons() -> str:
@@ -49,7 +55,7 @@ def digest_of_lessons() -> str:
 
 def computed_lessons() -> dict[str, Any]:
     """Every lesson with its cells run and its questions judged. Errors: ModelError where a bundled model is missing."""
-    lessons, cells, checks = {}, {}, {}
+    lessons, cells, checks, scenes = {}, {}, {}, {}
     for slug, page in shelf.lessons().items():
         lesson = learning.lesson(slug, SEED if page.fresh else None)
         if shelf.MISSING in lesson.model_dump_json():
@@ -65,11 +71,34 @@ def computed_lessons() -> dict[str, Any]:
                 cells[key] = json.loads(
                     result.model_dump_json(), parse_float=lambda number: float(f"{float(number):.6g}")
                 )
+        for number, part in enumerate(part for part in page.parts if isinstance(part, SceneBlock)):
+            if part.name == "word":
+                scenes[f"{slug}/{number}"] = _played(part)
         for part in lesson.parts:
             if part.kind == "check":
                 checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
     entries = [entry.model_dump(mode="json") for entry in learning.entries()]
-    return {"digest": digest_of_lessons(), "entries": entries, "lessons": lessons, "cells": cells, "checks": checks}
+    return {
+        "digest": digest_of_lessons(),
+        "entries": entries,
+        "lessons": lessons,
+        "cells": cells,
+        "checks": checks,
+        "scenes": scenes,
+    }
+
+
+def _played(scene: SceneBlock) -> dict[str, Any]:
+    """A scene's recording, described, the token that asks, and what its head says there, as the studio answers."""
+    desk = desk_with(lm := load(PLAYED))
+    try:
+        opened = open_text(desk, lm, scene.sentence)
+        info = desk.info(opened)
+        token = next(i for i, token in enumerate(info.tokens) if token.label.strip() == scene.word)
+        said = output_of(desk.workspace, opened, scene.head, token, SCENE_KEYS)
+    finally:
+        desk.close()
+    return {"info": info.model_dump(mode="json"), "token": token, "said": base64.b64encode(said).decode()}
 
 
 def _choices(parameters: Sequence[Parameter]) -> Iterator[dict[str, str]]:

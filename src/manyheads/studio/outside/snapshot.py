@@ -1,6 +1,7 @@
 """A snapshot: what a page needs to live without a server, which the single file and a saved notebook carry.
 
 It holds one recording's atlas, cards, maps and strongest links, and what the head that it begins with says at its word.
+With the model at hand it holds that word's forward pass, and on the model's own sample its look once a word changes.
 A short text's maps are exact; of a longer one each head's map is kept in blocks, by mean and by largest (those a level
 coarser), beside the exact strongest links of every row. An exact snapshot holds q, k, the log-sum-exp and, where it is
 small, v instead, from which the page computes any cell, and what any head says (`Factors`). The snapshot says which of
@@ -23,6 +24,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -34,16 +36,18 @@ from numpy import ndarray
 from manyheads import __version__
 from manyheads.attention import attend
 from manyheads.base import Progress, users_home
-from manyheads.errors import RecordingError
+from manyheads.corpora import reading_of
+from manyheads.errors import ManyHeadsError, RecordingError
 from manyheads.recording import Layer, LayerRecord, one_text
 from manyheads.recording.exact_map import read_region, window_weights
-from manyheads.studio.schema.base import FileEntry, Limits, ModelEntry, Workspace
-from manyheads.studio.schema.recordings import Atlas, LayerInfo, RecordingInfo
+from manyheads.studio.schema.base import Alternatives, FileEntry, Limits, ModelEntry, Workspace
+from manyheads.studio.schema.recordings import Atlas, KeptScenes, LayerInfo, RecordingInfo, SwapAsk
 from manyheads.studio.session import StudioSession
 from manyheads.studio.state.recordings import Opened
+from manyheads.studio.state.workspace import first_swap
 from manyheads.studio.views.atlas import atlas_of, card_of
 from manyheads.studio.views.maps import MIN_MISSING, in_steps, pack
-from manyheads.studio.views.outputs import output_of
+from manyheads.studio.views.outputs import model_of, output_of, pass_of
 from manyheads.studio.views.recording import units_of
 from manyheads.units import gb
 
@@ -58,6 +62,7 @@ COARSEST = 40
 STEPS, ABSENT, LINK_STEPS = 65_534, 65_535, 65_535
 NO_ROLES = "it was not measured when this page was saved"
 SAID_KEYS = 24  # columns of what a head says, in a saved page
+PASS_TOKENS = 512  # of a longer text no forward pass is kept: the pass back through the layers would take long
 CACHE_FILE = re.compile(r" \([^()]*page-[0-9a-f]+\.json\)")  # where labels are kept on this machine's disk
 
 
@@ -179,6 +184,8 @@ def _part(
     # A long exact page is near its limit: it keeps what its first head says, and not the layer's twelve times as much.
     with_layer = factors is None or factors.header["dtype"] == "float32"
     header["said"], outputs, kept_words = said_of(desk, opened, atlas, text, with_layer)
+    kept, header["swaps"], scenes, scene_words = scenes_of(desk, opened, info, header["said"], text)
+    info, outputs, kept_words = info.model_copy(update={"kept": kept}), outputs | scenes, kept_words + scene_words
     if factors is not None:
         info = info.model_copy(update={"notes": {**info.notes, "held": factors.words + kept_words}})
         return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays, **outputs))
@@ -235,6 +242,42 @@ def said_of(
     }
     whose = f"{telling.head} and its layer say" if with_layer else f"{telling.head} says"
     return {"head": telling.head, "layer": layer, "query": query}, envelopes, f"; what {whose} at token {query}"
+
+
+def scenes_of(
+    desk: StudioSession, opened: Opened, info: RecordingInfo, said: dict[str, Any] | None, text: int
+) -> tuple[KeptScenes | None, dict[str, Any], dict[str, ndarray], str]:
+    """The scenes that need the model, as a saved page keeps them for the word and the head that it begins with.
+
+    Returns which these are, a changed word's looks by the new word, the envelope of a forward pass, and in words what
+    is kept; nothing without the model, and nothing of a model that the scenes cannot read. Cost: two forward passes and
+    one back through the layers; of a model's own sample, one more for each word in the place of another.
+    """
+    if said is None or opened.edited or model_of(desk.workspace, opened) is None:
+        return None, {}, {}, ""
+    # A model that goes on with its text ends the scene in the next word: its last token's pass is kept.
+    token = info.num_tokens - 1 if info.layers[0].causal else said["query"]
+    arrays, passes = {}, []
+    if info.num_tokens <= PASS_TOKENS:
+        with suppress(ManyHeadsError):
+            arrays["pass"] = np.frombuffer(pass_of(desk.workspace, opened, token, text), np.uint8)
+            passes.append(token)
+    swaps, offer, place = {}, first_swap(opened.model), None
+    if offer is not None and opened.num_texts == 1 and info.written == reading_of(opened.model).sentence:
+        place = next((word for word in reversed(info.words) if word.text == offer.word), None)
+    if offer is not None and place is not None:
+        for word in offer.words:
+            ask = SwapAsk(at=place.begin, query=said["query"], word=word, heads=[said["head"]])
+            with suppress(ManyHeadsError):
+                swaps[word] = desk.swap(opened, ask, lambda *_: None).model_dump(mode="json")
+    if not passes and not swaps:
+        return None, {}, {}, ""
+    swap = Alternatives(word=offer.word, words=list(swaps)) if offer is not None and swaps else None
+    kept = KeptScenes(
+        head=said["head"], query=said["query"], passes=passes, swap=swap, at=place.begin if place is not None else 0
+    )
+    words = f"; the forward pass of token {token}" if passes else ""
+    return kept, swaps, arrays, words + (f"; “{offer.word}” changed" if offer is not None and swaps else "")
 
 
 def program(name: str) -> bytes:

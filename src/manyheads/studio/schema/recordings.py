@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from manyheads.studio.schema.base import AnswerBody, Name, Number, RequestBody, Steps, Text
+from manyheads.studio.schema.base import Alternatives, AnswerBody, Name, Number, RequestBody, Steps, Text
 
 
 class RecordingAsk(RequestBody):
@@ -68,6 +68,20 @@ class WordInfo(AnswerBody):
     text: str
 
 
+class KeptScenes(AnswerBody):
+    """What a saved page keeps of the scenes that need the model: of one head, at one token.
+
+    `passes`: tokens whose forward pass is kept. `swap`: a word of the text and the words that were put in its place,
+    `at` its first token; null where none is kept.
+    """
+
+    head: str
+    query: int
+    passes: list[int]
+    swap: Alternatives | None
+    at: int
+
+
 class RecordingInfo(AnswerBody):
     """A recording and one of its texts (or windows of a long text): number `text` of `num_texts`.
 
@@ -96,6 +110,7 @@ class RecordingInfo(AnswerBody):
     max_level: int = Field(description="the level at which the largest map fits one tile")
     mask_token: str | None = Field(default=None, description="what the model was trained to read for a hidden token")
     min_level: int = Field(default=0, description="the finest level available: 0, except in a saved page")
+    kept: KeptScenes | None = Field(default=None, description="of a saved page alone: scenes that need the model")
 
 
 class StatisticInfo(AnswerBody):

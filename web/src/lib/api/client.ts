@@ -1,6 +1,7 @@
 // Every route of the server as a typed function. A recording that the server no longer holds is recorded again once,
 // through `onLost`; a job is followed until it ends.
 import type { Envelope } from "./envelope";
+import type { SavedScene } from "./saved-lessons";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
   Atlas, BlendAsk, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, History, HistoryEntry, How, Job, Lesson, LessonEntry, Pair,
@@ -146,6 +147,11 @@ export class Client {
 
   size(body: RequestBody<SizeAsk>, signal?: AbortSignal): Promise<SizeReport> {
     return this.#post("/api/sizes", body, signal);
+  }
+
+  /** A scene of a lesson that a page without a model keeps. */
+  savedScene(slug: string, number: number, signal?: AbortSignal): Promise<SavedScene> {
+    return this.#json(`/api/lessons/${e(slug)}/scenes/${number}`, signal);
   }
 
   lessons(): Promise<LessonEntry[]> {

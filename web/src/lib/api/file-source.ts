@@ -3,11 +3,11 @@
 // words name the studio.
 import { csvOf } from "./csv";
 import type { Envelope, EnvelopeArray, Numbers } from "./envelope";
-import { savedCell, savedVerdict, type SavedLessons } from "./saved-lessons";
+import { savedCell, savedScene, savedVerdict, type SavedLessons } from "./saved-lessons";
 import { exactProgram } from "./exact";
 import { heldFile, Snapshot, unzipped, type HeldRecording, type SnapshotText } from "./snapshot";
 import { Answer, StudioError, type Source } from "./source";
-import type { Atlas, CheckAsk, FileEntry, How, Job, RecordingInfo, Room, Workspace } from "./types";
+import type { Atlas, CheckAsk, FileEntry, How, Job, RecordingInfo, Room, SwapAsk, Workspace } from "./types";
 
 const SAVED = "This page was saved and has no model behind it.";
 const INSTEAD = "The studio does this: manyheads studio.";
@@ -47,7 +47,7 @@ abstract class SavedSource implements Source {
     const [, id = "", resource, ...address] = pathname.split("/").slice(2).map(decodeURIComponent);
     if (pathname === "/api/workspace") return json(await this.#listed());
     if (!pathname.startsWith("/api/recordings/")) throw refusal(`${SAVED} ${INSTEAD}`);
-    const recording = this.#dropped.find(({ entry }) => entry.id === id)?.recording ?? (await this.held({ id }));
+    const recording = await this.#recordingOf(id);
     const textIndex = Number(searchParams.get("text") ?? 0);
     const info = recording.infos[textIndex];
     if (!info) throw refusal(`${SAVED} It holds ${recording.words}.`);
@@ -55,13 +55,24 @@ abstract class SavedSource implements Source {
     return ofText(await recording.text(textIndex), resource, address, searchParams, signal);
   }
 
-  /** Opens a recording by its name, or answers for a lesson: a page can do no more. */
+  /** Opens a recording by its name, answers for a lesson, or finds a changed word that was stored: a page can do no more. */
   async send(method: "POST" | "DELETE", path: string, body?: unknown): Promise<Answer> {
     if (path.startsWith("/api/lessons/")) return ofLessons(await this.#saved(), path, body);
+    const [, id] = /^\/api\/recordings\/([^/]+)\/swap$/.exec(path) ?? [];
+    if (id !== undefined) {
+      const text = await (await this.#recordingOf(decodeURIComponent(id))).text(0);
+      const swap = text.swapped(body as SwapAsk);
+      if (typeof swap === "string") throw refusal(`${swap} ${INSTEAD}`);
+      return json(done(swap));
+    }
     const name = (body as { file?: string } | undefined)?.file;
     if (method !== "POST" || path !== "/api/recordings" || name === undefined) throw refusal(`${SAVED} ${INSTEAD}`);
     const recording = this.#dropped.find(({ entry }) => entry.name === name)?.recording ?? (await this.held({ name }));
     return json(done(await described(recording, 0)));
+  }
+
+  async #recordingOf(id: string): Promise<HeldRecording> {
+    return this.#dropped.find(({ entry }) => entry.id === id)?.recording ?? this.held({ id });
   }
 
   /** Reads a recording's file in the page, in place of an earlier one of its name. */
@@ -205,6 +216,7 @@ function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
   if (slug === undefined) return json(saved.entries);
   const lesson = saved.lessons[slug];
   if (!lesson) throw refusal(`There is no lesson '${slug.slice(0, 60)}' in this page.`);
+  if (kind === "scenes") return json(savedScene(saved, slug, Number(name)));
   if (kind === "cells") return json(done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters)));
   if (kind === "checks") {
     const ask = body as CheckAsk;
@@ -247,6 +259,11 @@ async function ofText(
     const answer = await text.said(head, Number(address[1]), Number(query.get("keys") ?? 24));
     if (typeof answer === "string") throw refusal(`${answer} ${INSTEAD}`);
     return arrays(answer.header, answer.arrays);
+  }
+  if (resource === "pass") {
+    const answer = text.forwardPass(Number(address[0]));
+    if (typeof answer === "string") throw refusal(`${answer} ${INSTEAD}`);
+    return new LocalAnswer("application/vnd.manyheads.arrays", answer);
   }
   if (resource === "table") return table(text, query.get("format") ?? "csv");
   if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);

@@ -87,6 +87,8 @@ export class NotebookSource implements Source {
   }
 
   async send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {
+    // What a changed word becomes may be saved: without a kernel that is what plays.
+    if (!this.#kernelAnswers && this.#file && path.endsWith("/swap")) return this.#file.send(method, path, body);
     try {
       return await this.#request(method, path, body, signal);
     } catch (error) {

@@ -2,7 +2,8 @@
 // and what is said to answers. lab/room/saved_lessons.py computes them. What else a reader may try needs the studio, and is
 // refused in words.
 import { StudioError } from "./source";
-import type { CellResult, CheckAsk, CheckResult, Lesson, LessonEntry } from "./types";
+import { parseEnvelope, type Envelope } from "./envelope";
+import type { CellResult, CheckAsk, CheckResult, Lesson, LessonEntry, RecordingInfo } from "./types";
 
 interface Known extends CheckResult {
   answer: string | number;
@@ -26,6 +27,22 @@ export interface SavedLessons {
   lessons: Record<string, Lesson>;
   cells: Record<string, CellResult>;
   checks: Record<string, Judged>;
+  /** By lesson and number: a scene's recording, the token that asks, and the envelope of its head, in base 64. */
+  scenes: Record<string, { info: RecordingInfo; token: number; said: string }>;
+}
+
+/** What a lesson's scene shows, where it was saved. */
+export interface SavedScene {
+  info: RecordingInfo;
+  token: number;
+  said: Envelope;
+}
+
+export function savedScene(saved: SavedLessons, slug: string, number: number): SavedScene {
+  const scene = saved.scenes[`${slug}/${number}`];
+  if (!scene) throw refusal("The scene of a whole layer is not kept in a saved page, which has no model. To play it: manyheads studio.");
+  const bytes = Uint8Array.from(atob(scene.said), (character) => character.charCodeAt(0));
+  return { ...scene, said: parseEnvelope(bytes.buffer) };
 }
 
 /** The result of a cell. Throws a StudioError for other numbers than those that the lesson has; choices may be others, unless

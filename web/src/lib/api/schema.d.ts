@@ -1,4 +1,4 @@
-// openapi.json sha256:af1068bf76444f4bb1d5fc5a11d133720413ad8490a619ea13a9cb6df33473c4
+// openapi.json sha256:7c8c8d8054ba53125d2aadb002c1131ee9ad39150013e13a347f92df0d038c9a
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1854,6 +1854,24 @@ export interface components {
         };
         JsonValue: unknown;
         /**
+         * KeptScenes
+         * @description What a saved page keeps of the scenes that need the model: of one head, at one token.
+         *
+         *     `passes`: tokens whose forward pass is kept. `swap`: a word of the text and the words that were put in its place,
+         *     `at` its first token; null where none is kept.
+         */
+        KeptScenes: {
+            /** At */
+            at: number;
+            /** Head */
+            head: string;
+            /** Passes */
+            passes: number[];
+            /** Query */
+            query: number;
+            swap: components["schemas"]["Alternatives"] | null;
+        };
+        /**
          * KeyPart
          * @description What a head took from one token: its weight there, and what that added to the answer, in logits.
          */
@@ -2510,6 +2528,8 @@ export interface components {
             embed_dim: number | null;
             /** Id */
             id: string;
+            /** @description of a saved page alone: scenes that need the model */
+            kept?: components["schemas"]["KeptScenes"] | null;
             /** Layers */
             layers: components["schemas"]["LayerInfo"][];
             /**

@@ -5,7 +5,7 @@ import { allToldApart } from "../draw/format";
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors, type Said, type SaidArrays, type StoredSum } from "./exact";
 import {
-  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Workspace,
+  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Swap, type SwapAsk, type Workspace,
 } from "./types";
 
 const FORMAT = 2;
@@ -42,6 +42,8 @@ interface TextHeader {
   factors?: FactorsHeader;
   /** Which head, layer and token's answers are kept, as the server gave them. */
   said?: Kept | null;
+  /** What becomes of a look, by the word that was put in the place of another. */
+  swaps?: Record<string, Swap>;
 }
 
 interface Kept {
@@ -58,6 +60,7 @@ interface TextParts {
   arrays?: Record<string, EnvelopeArray>;
   factors: MapFactors | null;
   said?: Kept | null;
+  swaps?: Record<string, Swap>;
 }
 
 /** A recording that a page holds. `words`: what it holds of it. */
@@ -117,7 +120,7 @@ export class Snapshot implements HeldRecording {
   async #unpacked(index: number): Promise<SnapshotText> {
     const info = this.infos[index]!;
     const { header, arrays } = parseEnvelope(await unzipped(this.packed.arrays[`text${index}`]!));
-    const { atlas, cards, maps, factors, said } = header as unknown as TextHeader;
+    const { atlas, cards, maps, factors, said, swaps } = header as unknown as TextHeader;
     const statistics = new Map(atlas.statistics.map((statistic) => [statistic.name, statistic]));
     const packedCards = new Map(cards.map((card) => [card.head, card]));
     const card = (head: string, layer: LayerInfo): HeadCard => {
@@ -132,7 +135,7 @@ export class Snapshot implements HeldRecording {
       };
     };
     const computed = factors ? (await exactProgram()).factorsOf(factors, arrays, info.layers) : null;
-    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed, said });
+    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed, said, swaps });
   }
 }
 
@@ -166,14 +169,15 @@ export class SnapshotText {
   readonly #maps: MapsHeader | undefined;
   readonly #arrays: Record<string, EnvelopeArray>;
   readonly #kept: Kept | null;
+  readonly #swaps: Record<string, Swap>;
   /** A head's layer, the number of that layer among all layers, and the head's number in it. */
   readonly #places = new Map<string, { layer: LayerInfo; layerIndex: number; index: number }>();
 
   constructor(
     readonly info: RecordingInfo,
-    { atlas, card, maps, arrays = {}, factors, said = null }: TextParts,
+    { atlas, card, maps, arrays = {}, factors, said = null, swaps = {} }: TextParts,
   ) {
-    [this.#card, this.#maps, this.#arrays, this.#kept] = [card, maps, arrays, said];
+    [this.#card, this.#maps, this.#arrays, this.#kept, this.#swaps] = [card, maps, arrays, said, swaps];
     this.level = maps?.level ?? 0;
     this.factors = factors;
     this.atlas = atlas;
@@ -277,6 +281,23 @@ export class SnapshotText {
       because: kept && this.#arrays["said_layer"] ? `${model}; it is kept of ${kept.layer} at token ${kept.query} alone` : model,
       unkept: "values were not kept in this page",
     });
+  }
+
+  /** The forward pass of a token, as the server answers; a string: why there is none. */
+  forwardPass(token: number): Envelope | string {
+    const kept = this.info.kept?.passes ?? [];
+    const packed = this.#arrays["pass"];
+    if (packed && kept.includes(token)) return parseEnvelope((packed.data as Uint8Array).slice().buffer as ArrayBuffer);
+    return `A forward pass needs the model.${kept.length ? ` This page keeps that of token ${kept.join(", ")}.` : ""}`;
+  }
+
+  /** What becomes of a look when a word is changed, where that was stored; a string: why it is not here. */
+  swapped({ at, query, word, heads }: SwapAsk): Swap | string {
+    const { kept } = this.info;
+    const swap = this.#swaps[word];
+    if (kept && swap && at === kept.at && query === kept.query && heads.every((head) => head === kept.head)) return swap;
+    const instead = kept?.swap ? ` This page keeps ${kept.head} at token ${kept.query}, with ${kept.swap.words.map((other) => `“${other}”`).join(", ")} for “${kept.swap.word}”.` : "";
+    return `A changed word needs the model.${instead}`;
   }
 
   /** The asking word, the words that a layer's keys are, and the keys' tokens as people read them. */

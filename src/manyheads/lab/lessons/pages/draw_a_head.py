@@ -27,7 +27,7 @@ from manyheads.lab.lessons.parameters import Values, choice, number, text, whole
 
 PAINTED = "The cat sat on the mat, and the dog ate the fish."
 OTHER = "A fox saw the bird, and the bird saw a fox."
-OWN = "my own, below"
+OWN = "my own"
 MAX_TOKENS = 24  # as many rows as fit a page
 WIDTHS = (1, 2, 4, 8, 16, MAX_TOKENS)  # a wider head than the sentence has tokens can do nothing more
 READS: Mapping[str, tuple[drawing.Feature, ...]] = {

@@ -20,7 +20,7 @@ from manyheads.lab.lessons.pages.one_head import head_steps, reading
 from manyheads.lab.lessons.parameters import Values, choice, read_matrix, text, whole
 from manyheads.reference import softmax_rows, visible_keys
 
-ALL, CAUSAL, WINDOW, OWN = "every token", "itself and earlier ones", "itself and near earlier ones", "the mask below"
+ALL, CAUSAL, WINDOW, OWN = "every token", "itself and earlier ones", "itself and near earlier ones", "a mask of my own"
 OWN_MASK = "1 0 0 0; 1 1 0 0; 1 0 1 0; 0 1 1 1"
 IDENTITY = ("X itself: W_Q is the identity here", "the context itself, W_K too", "the context itself, W_V too")
 SCORES = "2 1 0 1; 0 1 2 1; 1 1 1 3; 0 2 1 1"

@@ -17,7 +17,7 @@ from manyheads.reference import attend, naive, softmax_rows, visible_keys, worke
 
 SCALED, UNSCALED = "1 / sqrt(d)", "none"
 ALL, CAUSAL = "all tokens", "only itself and earlier ones"
-HEADS, OWN = ("head 0 of the example", "head 1 of the example"), "my own, below"
+HEADS, OWN = ("head 0 of the example", "head 1 of the example"), "my own"
 ADD, TIMES = "add", "multiply by"
 EVEN, UNEVEN, SAME = "become more even", "become more uneven", "stay as they are"
 

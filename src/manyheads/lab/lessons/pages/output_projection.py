@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from manyheads.models import LoadedModel
 
 MIXING = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
-MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own, below"
+MIXED, NONE, OWN = "a W_O that mixes", "none: heads side by side", "my own"
 WITH, WITHOUT = "with W_O", "without it"
 
 

@@ -27,7 +27,7 @@ from manyheads.lab.lessons.parameters import (
 )
 from manyheads.reference import NaiveWeights, naive, worked_example
 
-IDENTITY, MIXING, OWN = "the example's: the identity", "one that mixes the heads", "my own, below"
+IDENTITY, MIXING, OWN = "the example's: the identity", "one that mixes the heads", "my own"
 MIXED = "1 0 0 1\n0 1 1 0\n1 0 -1 0\n0 1 0 -1"
 
 NUMPY = listing("NumPy", """

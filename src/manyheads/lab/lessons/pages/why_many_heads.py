@@ -22,8 +22,8 @@ from manyheads.lab.training.presets.heads import CIRCULATING_BLEU
 from manyheads.models import size
 from manyheads.reference import softmax_rows
 
-BOTH = "one head, asked for both"
-BEFORE, AFTER = "head 0, asked for the word before", "head 1, asked for the word after"
+BOTH = "One head, asked for both words"
+BEFORE, AFTER = "Head 0, asked for the word before", "Head 1, asked for the word after"
 ONE, TWO = "one head", "two heads"
 CHANGES, STAYS = "changes", "stays the same"
 SAME = 1e-6  # of what is said: below this a swap changed nothing that anybody could read
@@ -184,7 +184,7 @@ def swap_tells(values: Values, ran: Ran) -> Right:
         if moved < SAME
         else (CHANGES, f"By {moved:.3g}: it matters to {layout} which of the two stands where.")
     )
-    hint = f"Look at the row 'difference' of {layout}."
+    hint = "What does an average with these weights become when the two words change places?"
     return Right(answer, words, hint, mistakes=dict.fromkeys((STAYS, CHANGES), words))
 
 
