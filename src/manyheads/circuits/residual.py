@@ -495,7 +495,7 @@ def held(
 
 
 def require_linear(target: Tensor, entries: list[Entry], name: str, what: str = "its logits") -> None:
-    """`what`: the target, in words. Errors: ModelError where a step between entries and `target` is not known to be linear, or mixes two of them."""
+    """Errors: ModelError where a step between entries and `target` (`what`) is not known to be linear, or mixes two."""
     leaves = {id(entry.tensor) for entry in entries if entry.tensor.is_leaf}
     live: dict[Any, bool] = {}
     todo: list[tuple[Any, bool]] = [(target.grad_fn, False)]

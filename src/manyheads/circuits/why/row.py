@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
 
+from manyheads.attention import grouped_scores
 from manyheads.models import AttentionCall
 
 
@@ -62,6 +63,18 @@ class Row:
         sink = None if rule.sinks is None else float(rule.sinks.detach()[0])
         return cls(call, head, query, q, k, visible, bias, sink, rule.scale * (k @ q))
 
+    @staticmethod
+    def weights_of_layer(call: AttentionCall, query: int) -> Float64[Tensor, "h k"]:
+        """All heads' weights of one query."""
+        q, k = (x.detach()[:1].double() for x in (call.q[:, :, query : query + 1], call.k))
+        rows = slice(query, query + 1)
+        scores = call.rule.finish(grouped_scores(q, k, call.rule.scale), rows)[0, :, 0].cpu()
+        visible = call.mask.expand(1).visible(rows, slice(None), range(len(scores)))[0, :, 0].cpu()
+        scores = scores.masked_fill(~visible, -math.inf)
+        if call.rule.sinks is None:
+            return scores.softmax(-1)
+        return torch.cat([scores, call.rule.sinks.detach().double().cpu()[:, None]], -1).softmax(-1)[:, :-1]
+
     def scores(self, products: Float64[Tensor, "*w k"]) -> Float64[Tensor, "*w k"]:
         """Softcap, bias and mask on products."""
         bias = None if self.bias is None else self.bias.expand_as(products)
@@ -74,12 +87,12 @@ class Row:
             return scores.softmax(-1)
         return torch.cat([scores, torch.full_like(scores[..., :1], self.sink)], -1).softmax(-1)[..., :-1]
 
-    def log_odds(self, key: int, against: int | None) -> float:
-        """Of the key against one other, or against all others and the sink together."""
-        scores = self.scores(self.products)
+    def log_odds(self, products: Float64[Tensor, "*w k"], key: int, against: int | None) -> Float64[Tensor, "*w"]:
+        """Of the key against one other, or against all others and the sink together, if its products were these."""
+        scores = self.scores(products)
         if against is not None:
-            return float(scores[key] - scores[against])
-        return float(scores[key] - self._rivals(scores, key).logsumexp(0))
+            return scores[..., key] - scores[..., against]
+        return scores[..., key] - self._rivals(scores, key).logsumexp(-1)
 
     def contrast(self, key: int, against: int | None) -> Contrast:
         """What the log-odds of a key are made of: coefficients of the products, and named rows."""
@@ -102,7 +115,9 @@ class Row:
             rows["position bias"] = float(keys[seen] @ self.bias[seen])
         return Contrast(keys, rows)
 
-    def _rivals(self, scores: Float64[Tensor, "k"], key: int) -> Float64[Tensor, "n"]:
+    def _rivals(self, scores: Float64[Tensor, "*w k"], key: int) -> Float64[Tensor, "*w n"]:
         rivals = scores.clone()
-        rivals[key] = -math.inf
-        return rivals if self.sink is None else torch.cat([rivals, rivals.new_tensor([self.sink])])
+        rivals[..., key] = -math.inf
+        if self.sink is None:
+            return rivals
+        return torch.cat([rivals, torch.full_like(rivals[..., :1], self.sink)], -1)

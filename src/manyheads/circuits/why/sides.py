@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -58,7 +58,8 @@ class Split:
     - `vectors`: of the query's side each writer's part of q; of the keys' side its part of the contrasted k.
     - `products`: each writer's part of `scale q . k`, for every key; 0 where hidden.
     - `without`: the row's products, were the writer taken out of what the layer reads on this side.
-    - `lengths`: of what each writer put into the stream at the positions that count: of the query, or of every key.
+    - `lengths`: of what each writer put into the stream at `places`: the query, or every key that the row sees.
+    - `stream`: the stream's own length there; None where norms stand in the stream itself.
     - `rounding`: of every key's product, what the sum over writers misses, where the model rounds to another dtype.
     """
 
@@ -66,7 +67,9 @@ class Split:
     vectors: Float64[Tensor, "w d"]
     products: Float64[Tensor, "w k"]
     without: Float64[Tensor, "w k"]
+    places: Int[Tensor, "p"]
     lengths: Float64[Tensor, "w p"]
+    stream: Float64[Tensor, "p"] | None
     rounding: Float64[Tensor, "k"]
 
 
@@ -139,7 +142,8 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
         rest = torch.where(is_outer[:, None], (by_norm - products) * before + bias, by_norm + bias)
         rest = torch.where(is_bias[:, None], rest - products, rest) * after + last
         without = torch.where((is_outer | is_bias)[:, None], rest, row.products - products)
-    return Split(tuple(writers), vectors, products, without, lengths, rounding)
+    sizes = None if growth is None else growth.x.double().norm(dim=-1).cpu()
+    return Split(tuple(writers), vectors, products, without, host, lengths, sizes, rounding)
 
 
 def _units(coefficients: Tensor, num_dims: int) -> Iterator[Float64[Tensor, "p d"]]:
@@ -279,8 +283,8 @@ class _Reach:
             worst = int((missing.abs() / allowed).argmax())
             raise ModelError(
                 f"{row.call.site.heads[row.head]} of {lm.name}: the parts of its score add up to "
-                f"{float(products[:, worst].sum()):.6g}, and the model's own q . k is {float(row.products[worst]):.6g}: "
-                f"something reaches its queries or keys that is not known here, so its weights are not explained."
+                f"{float(products[:, worst].sum()):.6g}, and the model's own q . k is {float(row.products[worst]):.6g}, "
+                f"so something reaches its queries or keys that is not known here: its weights are not explained."
             )
         return missing if coarsest != self.live.dtype else torch.zeros_like(missing)
 
@@ -471,8 +475,6 @@ def patched(
     with ExitStack() as stack:
         for key, numbers in of_module.items():
             stack.callback(modules[key].register_forward_hook(replace(numbers)).remove)
-        try:
+        with suppress(Enough):
             forward(lm, batch.repeated(count), see, guard=False)
-        except Enough:
-            pass
     return calls[-1]
