@@ -39,7 +39,7 @@ from manyheads.edits import exact
 from manyheads.errors import ModelError
 from manyheads.models import AttentionCall, tap
 from manyheads.models.taps import RawCall
-from manyheads.models.weights import is_norm, output_projection, weight_by_head
+from manyheads.models.weights import is_norm, is_transposed, output_projection, weight_by_head
 from manyheads.spec import ModelSpec, Site
 
 NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -353,6 +353,7 @@ def held(
     pending: list[AttentionCall] = []
     reading = {site.module.partition("#")[0] for site in reads}
     awaited = {str(site) for site in reads}
+    inside_reads = tuple(f"{path}." for path in reading)
     stream.head = getattr(model, "get_output_embeddings", lambda: None)()
     tables = (m for path, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" not in path.lower())
     words = getattr(model, "get_input_embeddings", lambda: next(tables, None))()
@@ -440,6 +441,33 @@ def held(
 
         return enter
 
+    def product(path: str) -> Callable[..., Any]:
+        """Of a layer that is read. Its own gradient would multiply all rows where one may be asked for."""
+
+        def enter(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            weight = getattr(module, "weight", None)
+            if not torch.is_grad_enabled() or not args[0].requires_grad:
+                return None
+            if not isinstance(weight, Tensor) or weight.device != output.device:  # offloaded when it has acted
+                return added_bias(path)(module, args, output) if getattr(module, "bias", None) is not None else None
+            weight = weight.detach().T if is_transposed(module) else weight.detach()
+
+            def back(gradient: Tensor) -> Tensor:
+                flat = gradient.reshape(-1, gradient.shape[-1])
+                rows = flat.any(-1).nonzero()[:, 0]
+                if len(rows) > len(flat) // 2:
+                    return (flat @ weight).view(args[0].shape)
+                whole = flat.new_zeros(len(flat), weight.shape[1])
+                whole[rows] = flat[rows] @ weight
+                return whole.view(args[0].shape)
+
+            result = _Held.apply(args[0], output.detach(), back)
+            if isinstance(bias := getattr(module, "bias", None), Tensor):
+                stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach(), module=module))
+            return result
+
+        return enter
+
     def activation(module: nn.Module, args: tuple[Any, ...], output: object) -> Tensor | None:
         return _passed(args[0], output) if args else None
 
@@ -476,12 +504,16 @@ def held(
                 place = "position embedding" if "pos" in path.lower() or path.endswith("wpe") else f"{path} embedding"
                 is_words = words is not None and getattr(module, "weight", None) is getattr(words, "weight", words)
                 hook(module, embed("embedding" if is_words else place))
+            elif (type(module) is nn.Linear or is_transposed(module)) and path.startswith(inside_reads):
+                hook(module, product(path))
             elif is_leaf and isinstance(getattr(module, "bias", None), Tensor):
                 hook(module, added_bias(path))
             elif is_leaf and not list(module.parameters()) and not re.search("Dropout|Identity", type(module).__name__):
                 hook(module, activation)
         try:
-            with tap(model, on_call=see, guard=guard), _Activations():
+            # An observer's calls come with each row's lse, a pass over q and k of every layer; an edit's do not.
+            observer, edits = (None, [see]) if reads else (see, [])
+            with tap(model, observer, edits, guard=guard), _Activations():
                 yield stream
         except Enough:
             return

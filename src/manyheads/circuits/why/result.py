@@ -210,7 +210,7 @@ class Why(NotIterated):
     def to_dict(self) -> Json:
         """Plain data for JSON."""
 
-        def look(look: Look | Place | None) -> Json | None:
+        def look(look: Look | Place | None) -> JsonValue:
             return None if look is None else plain(look._asdict())
 
         tables = {
@@ -303,7 +303,7 @@ def _in_words(table: Iterable[WriterShare]) -> str:
 
 
 def _row_in_words(row: WriterShare) -> str:
-    notes = []
+    notes: list[str] = []
     if row.looks_at is not None:
         notes.append(f"looks at {row.looks_at!s} {row.looks_at.weight:.2f}")
     if row.at_rivals is not None and abs(row.at_rivals) > abs(row.share - row.at_rivals):

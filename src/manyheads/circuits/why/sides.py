@@ -82,23 +82,28 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
 
     Errors: ModelError where what lies between the stream and the layer is not linear, or a sum misses the model's own.
     """
-    reach = _Reach.of(lm, stream, row, side)
-    where, device, num_dims = reach.where, reach.live.device, len(row.q)
+    asks = torch.tensor([row.query], device="cpu")
+    where, num_dims = row.visible.nonzero()[:, 0] if side == "key" else asks, len(row.q)
+    # Of the keys' side each writer's part of each product; of the query's any, which meets all dimensions.
+    first = row.call.rule.scale * row.q if side == "key" else (torch.arange(num_dims, device="cpu") + 1.0).cos()
+    reach = Reach.of(lm, stream, row.call, row.head, side, where, first.expand(len(where), -1))
+    where, device = reach.where, reach.live.device
     coefficients = contrast.to(device)[where] if side == "key" else torch.ones(len(where), device=device)
     # The point where the layer reads the stream, if all comes by it; and what enters after it, or else everything.
     own = [number for number, way in enumerate(reach.ways) if way is None]
     targets = [*([] if reach.point is None else [reach.point.x]), *(reach.entries[number].tensor for number in own)]
     probes = [reach.gradients(targets, unit) for unit in _units(coefficients, num_dims)]
     around = None if reach.point is None else reach.at_places([probe[0] for probe in probes], reach.point.x.shape[-1])
+    at_point = None if reach.point is None else reach.at_places([reach.at_point], reach.point.x.shape[-1])[0]
     growth = None if reach.point is None else _Growth(reach)
     zero = torch.zeros_like(where)
     names, writers = row_names(reach.entries), list[Writer]()
     number_of = {id(entry): number for number, entry in enumerate(stream.entries)}
     columns: dict[str, list[Tensor]] = {name: [] for name in ("vectors", "places", "lengths", "before", "after")}
     for number, (entry, way, gradient) in enumerate(zip(reach.entries, reach.ways, reach.of_entries, strict=True)):
-        if way is not None and reach.point is not None and around is not None and growth is not None:
+        if way is not None and around is not None and at_point is not None and growth is not None:
             written = way.arrived(entry.written((zero, where)), where)
-            places = (written * reach.at_places([reach.at_point], written.shape[-1])).sum(-1)
+            places = torch.einsum("wpm,pm->wp", written, at_point)
             vectors = written.flatten(1) @ around.flatten(1).T
             lengths, (before, after) = written.norm(dim=-1), growth.without(written)
         else:
@@ -146,6 +151,49 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     return Split(tuple(writers), vectors, products, without, host, lengths, sizes, rounding)
 
 
+def shares_of(reaches: Sequence[Reach]) -> list[dict[str, tuple[str, float]]]:
+    """Of each head of a layer, what each writer gave the sums that `Reach.of` was asked for: name -> kind and share.
+
+    All of them by one pass over what was written, where all of the stream comes by one point.
+    """
+    out: list[dict[str, tuple[str, float]]] = [{} for _ in reaches]
+    together: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+    for number, reach in enumerate(reaches):
+        together.setdefault((reach.point is None, tuple(reach.where.tolist())), []).append(number)
+    for numbers in together.values():
+        of_group = [reaches[number] for number in numbers]
+        first = of_group[0]
+        zero = torch.zeros_like(first.where)
+        at_point = None
+        if first.point is not None:
+            width = first.point.x.shape[-1]
+            at_point = torch.cat([reach.at_places([reach.at_point], width) for reach in of_group]).flatten(1)
+        entries = {id(entry): entry for reach in of_group for entry in reach.entries}
+        order = [entry for entry in first.stream.entries if id(entry) in entries]
+        for entry, names in zip(order, row_names(order), strict=True):
+            ways = [reach.way_of(entry) for reach in of_group]
+            way = next((way for way in ways if way is not None), None)
+            written, parts = None, None
+            if way is not None and at_point is not None:
+                written = way.arrived(entry.written((zero, first.where)), first.where)
+                parts = (written.flatten(1) @ at_point.T).T.double().cpu()
+            for place, (number, reach, own) in enumerate(zip(numbers, of_group, ways, strict=True)):
+                gradient = reach.gradient_of(entry)
+                if gradient is None:
+                    continue
+                if own is not None and parts is not None:
+                    values = parts[place]
+                elif entry.value.ndim == 1:
+                    values = reach.bias_at_places(entry, gradient).double().sum()[None].cpu()
+                else:
+                    written = entry.written((zero, reach.where))
+                    values = torch.einsum("wpm,pm->w", written, reach.at_places([gradient], written.shape[-1])[0])
+                    values = values.double().cpu()
+                for (name, kind), value in zip(names, values.tolist(), strict=True):
+                    out[number][name] = kind, value
+    return out
+
+
 def _units(coefficients: Tensor, num_dims: int) -> Iterator[Float64[Tensor, "p d"]]:
     """For each dimension, the cotangent of a sum over places in that dimension."""
     for dim in range(num_dims):
@@ -174,6 +222,8 @@ class _Way(NamedTuple):
     @classmethod
     def found(cls, gradient: Tensor, at_point: Tensor, branch: NormForm | None) -> _Way | None:
         """The way, if a writer's gradient is what the point's becomes on it."""
+        if branch is None and gradient.data_ptr() == at_point.data_ptr() and gradient.numel() == at_point.numel():
+            return cls(1.0, None)  # a sum passes on what it is given
         came = at_point if branch is None else branch.transposed(at_point.reshape(branch.slope.shape))
         if gradient.numel() != came.numel():
             return None
@@ -185,11 +235,11 @@ class _Way(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Reach:
+class Reach:
     """What reaches a head's q at one place, or its k at all that the row sees, and how.
 
     - `live`: all heads' q or k, in the graph; `index`, the head's among them; `where`, the places.
-    - `entries`, `of_entries`: what reaches it, with gradients of the row's products (of any number of q).
+    - `entries`, `of_entries`: what reaches it, with gradients of a sum over places.
     - `point`, `at_point`: where all of the stream comes by, and the gradient there; None where norms stand in the
       stream itself.
     - `ways`: of each entry to the point; None of what enters after it, biases of the norm there and of q or k.
@@ -208,21 +258,31 @@ class _Reach:
     own_norm: HeldNorm | None
 
     @classmethod
-    def of(cls, lm: LoadedModel, stream: Stream, row: Row, side: Side) -> _Reach:
-        call, read = row.call, stream.reads[str(row.call.site)]
-        live, head = call.q if side == "query" else call.k, call.site.heads[row.head]
-        index = row.head if side == "query" else call.site.kv_head_of(row.head)
+    def of(
+        cls,
+        lm: LoadedModel,
+        stream: Stream,
+        call: AttentionCall,
+        head: int,
+        side: Side,
+        where: Int[Tensor, "p"],
+        first: Float[Tensor, "p d"],
+    ) -> Reach:
+        """`where`: the places; `first`: a cotangent at each, whose gradients `of_entries` and `at_point` are.
+
+        Errors: ModelError where what lies between the stream and the layer is not linear.
+        """
+        read, name = stream.reads[str(call.site)], call.site.heads[head]
+        live = call.q if side == "query" else call.k
+        index = head if side == "query" else call.site.kv_head_of(head)
         if not live.requires_grad:
-            raise ModelError(f"{head} of {lm.name}: nothing that is known of its stream reaches its {side}.")
-        where = row.visible.nonzero()[:, 0] if side == "key" else torch.tensor([row.query], device="cpu")
-        where = where.to(live.device)
-        require_linear(live, stream.entries, lm.name, f"the {side} of {head}")
+            raise ModelError(f"{name} of {lm.name}: nothing that is known of its stream reaches its {side}.")
+        where, first = where.to(live.device), first.to(live.device)
+        require_linear(live, stream.entries, lm.name, f"the {side} of {name}")
         points = [_Point(norm.x if (norm := _norm_of(stream, x)) is not None else x, norm) for x in read.inputs]
         inside = [norm for norm in stream.norms if norm.path.startswith(f"{read.path}.")]
         entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
         reach = cls(stream, live, index, where, entries, [], None, live, [], None)
-        q = row.q.to(live.device)
-        first = call.rule.scale * q if side == "key" else (torch.arange(len(q), device=live.device) + 1.0).cos()
         ends = [*(entry.tensor for entry in entries), *(point.x for point in points), *(norm.x for norm in inside)]
         gradients = [None if g is None or not bool(g.any()) else g for g in reach.gradients(ends, first)]
         of_entries, rest = gradients[: len(entries)], gradients[len(entries) :]
@@ -267,11 +327,17 @@ class _Reach:
         part = exact(g) * exact(entry.value)
         return (self.of_head(part) if part.ndim == 4 else part.reshape(-1, part.shape[-1]))[self.where].sum(-1)
 
+    def way_of(self, entry: Entry) -> _Way | None:
+        return next((way for own, way in zip(self.entries, self.ways, strict=True) if own is entry), None)
+
+    def gradient_of(self, entry: Entry) -> Tensor | None:
+        return next((g for own, g in zip(self.entries, self.of_entries, strict=True) if own is entry), None)
+
     def stage(self, entry: Entry) -> int:
         """0: comes by the point; 1: enters after the norm there; 2: after the norm of q or k."""
         if self.own_norm is not None and entry.tensor is self.own_norm.result:
             return 2
-        return 0 if self.ways[next(n for n, e in enumerate(self.entries) if e is entry)] is not None else 1
+        return 1 if self.way_of(entry) is None else 0
 
     def rounding(self, lm: LoadedModel, row: Row, products: Float64[Tensor, "w k"]) -> Float64[Tensor, "k"]:
         """What the sum misses of each product. Errors: ModelError where rounding does not explain it."""
@@ -283,8 +349,9 @@ class _Reach:
             worst = int((missing.abs() / allowed).argmax())
             raise ModelError(
                 f"{row.call.site.heads[row.head]} of {lm.name}: the parts of its score add up to "
-                f"{float(products[:, worst].sum()):.6g}, and the model's own q . k is {float(row.products[worst]):.6g}, "
-                f"so something reaches its queries or keys that is not known here: its weights are not explained."
+                f"{float(products[:, worst].sum()):.6g}, and the model's own q . k is "
+                f"{float(row.products[worst]):.6g}: something reaches its queries or keys that is not known here, so "
+                f"its weights are not explained."
             )
         return missing if coarsest != self.live.dtype else torch.zeros_like(missing)
 
@@ -338,7 +405,7 @@ class _Reach:
 class _Growth:
     """How much norms let all else grow where a part of what a layer reads is taken out."""
 
-    def __init__(self, reach: _Reach) -> None:
+    def __init__(self, reach: Reach) -> None:
         assert reach.point is not None
         self.reach, self.norm, self.own_norm = reach, reach.point.norm, reach.own_norm
         width = reach.point.x.shape[-1]
@@ -355,7 +422,7 @@ class _Growth:
         self.inner = {id(x): [probe[1 + number] for probe in probes] for number, x in enumerate(inner)}
         self.linear = self._made_of(self.x)  # what comes by the point; biases are the rest
 
-    def without(self, parts: Float[Tensor, "w p m"]) -> tuple[Float64[Tensor, "w p"], Float64[Tensor, "w p"]]:
+    def without(self, parts: Float[Tensor, "w p m"]) -> tuple[Float[Tensor, "w p"], Float[Tensor, "w p"]]:
         """The factor of the norm before the layer, and of the norm of q or k, where each part is taken out."""
         first = self._ratio(self.norm, self.x, self.x - parts)
         if self.own_norm is None:
@@ -363,11 +430,11 @@ class _Growth:
         rest = (self.linear - self._made_of(parts)) * first[..., None] + self.own_x - self.linear
         return first, self._ratio(self.own_norm, self.own_x, rest)
 
-    def without_bias(self, entry: Entry) -> Float64[Tensor, "1 p"]:
+    def without_bias(self, entry: Entry) -> Float[Tensor, "1 p"]:
         """The factor of the norm of q or k where a bias before it is taken out."""
         grads = None if self.own_norm is None else self.inner.get(id(entry.tensor))
         if grads is None:
-            return torch.ones(1, len(self.x), dtype=torch.float64, device=self.x.device)
+            return torch.ones_like(self.x[None, :, 0])
         bias = torch.stack([self.reach.bias_at_places(entry, g) for g in grads], -1)
         return self._ratio(self.own_norm, self.own_x, self.own_x - bias)[None]
 
@@ -375,16 +442,16 @@ class _Growth:
         return torch.einsum("...pm,dpm->...pd", parts, self.around)
 
     @staticmethod
-    def _ratio(norm: HeldNorm | None, x: Tensor, rest: Tensor) -> Float64[Tensor, "*w p"]:
+    def _ratio(norm: HeldNorm | None, x: Tensor, rest: Tensor) -> Float[Tensor, "*w p"]:
         """The norm's scale with the rest alone, in scales of the whole."""
         if norm is None:
-            return torch.ones_like(rest[..., 0], dtype=torch.float64)
+            return torch.ones_like(rest[..., 0])
         names = ("eps", "variance_epsilon", "epsilon")
         eps = next((value for name in names if isinstance(value := getattr(norm.module, name, None), float)), 0.0)
 
-        def square(x: Tensor) -> Float64[Tensor, "*w p"]:
+        def square(x: Tensor) -> Float[Tensor, "*w p"]:
             x = x - x.mean(-1, keepdim=True) if norm.form.centres else x
-            return x.double().square().mean(-1) + eps
+            return torch.linalg.vector_norm(x, dim=-1).square() / x.shape[-1] + eps
 
         return (square(x) / square(rest)).sqrt()
 
@@ -398,12 +465,12 @@ def _casts(live: Tensor) -> bool:
     todo, seen = [(live.grad_fn, 0)], set[Any]()
     while todo:
         node, depth = todo.pop()
-        if node is None or node in seen or depth > LAST_STEPS:
+        if node in seen or depth > LAST_STEPS:
             continue
         seen.add(node)
         if "ToCopy" in type(node).__name__:
             return True
-        todo += [(parent, depth + 1) for parent, _ in node.next_functions]
+        todo += [(parent, depth + 1) for parent, _ in node.next_functions if parent is not None]
     return False
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from torch import Tensor
@@ -104,7 +105,10 @@ def _split_fields(
     with exact_arithmetic():
         query_side = split(lm, batch, stream, row, "query", contrast.keys)
         key_side = split(lm, batch, stream, row, "key", contrast.keys)
-    log_odds, named = float(row.log_odds(row.products, key, against)), sum(contrast.rows.values())
+    rows = {name: float(value) for name, value in contrast.rows.items()}
+    log_odds, named = float(row.log_odds(row.products, key, against)), sum(rows.values())
+    sites = {entry.call.site.stack: entry.call.site for entry in stream.entries if entry.call is not None}
+    names_of = {stack: TokenNames.of(lm, batch, of_stack).keys for stack, of_stack in sites.items()}
     tables: list[tuple[WriterShare, ...]] = []
     orders: list[Tensor] = []
     errors: list[float] = []
@@ -113,7 +117,7 @@ def _split_fields(
         errors.append(abs(float(shares.sum() + of_side.rounding @ contrast.keys) + named - log_odds))
         gone, odds = row.weights(of_side.without)[:, key], row.log_odds(of_side.without, key, against)
         rivals = None if of_side is query_side else shares - of_side.products[:, key]
-        looks = _looks(lm, batch, stream, of_side, place)
+        looks = _looks(stream, of_side, place, names_of)
         orders.append(shares.argsort(descending=True, stable=True))
         tables.append(
             tuple(
@@ -131,7 +135,7 @@ def _split_fields(
         )
     total = float((query_side.products @ contrast.keys).sum())
     missing = float(query_side.rounding @ contrast.keys)
-    rows = contrast.rows | ({"rounding": missing} if missing else {})
+    rows |= {"rounding": missing} if missing else {}
     together = row.call.rule.scale * query_side.vectors @ key_side.vectors.T
     return {
         "query": tables[0],
@@ -146,7 +150,7 @@ def _split_fields(
     }
 
 
-def _looks(lm: LoadedModel, batch: Batch, stream: Stream, side: Split, place: int) -> dict[Writer, Look]:
+def _looks(stream: Stream, side: Split, place: int, keys_of: Mapping[str, Places]) -> dict[Writer, Look]:
     """Where each head among the writers looks most, from the place where it wrote."""
     looks: dict[Writer, Look] = {}
     by_entry: dict[int, list[Writer]] = {}
@@ -156,7 +160,7 @@ def _looks(lm: LoadedModel, batch: Batch, stream: Stream, side: Split, place: in
     for number, writers in by_entry.items():
         call = stream.entries[number].call
         assert call is not None
-        keys = TokenNames.of(lm, batch, call.site).keys
+        keys = keys_of[call.site.stack]
         weights, tops = Row.weights_of_layer(call, place).max(-1)
         for writer in writers:
             looks[writer] = keys.look(int(tops[writer.row]), float(weights[writer.row]))
