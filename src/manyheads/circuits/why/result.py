@@ -210,8 +210,8 @@ class Why(NotIterated):
     def to_dict(self) -> Json:
         """Plain data for JSON."""
 
-        def look(look: Look | Place | None) -> JsonValue:
-            return None if look is None else plain(look._asdict())
+        def look(look: Look | Place | None) -> dict[str, str | int | float] | None:
+            return None if look is None else dict(look._asdict())
 
         tables = {
             side: [plain({**row._asdict(), "looks_at": look(row.looks_at)}) for row in table]

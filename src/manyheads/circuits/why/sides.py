@@ -82,8 +82,8 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
 
     Errors: ModelError where what lies between the stream and the layer is not linear, or a sum misses the model's own.
     """
-    asks = torch.tensor([row.query], device="cpu")
-    where, num_dims = row.visible.nonzero()[:, 0] if side == "key" else asks, len(row.q)
+    asks, num_dims = torch.as_tensor(row.query, device="cpu").reshape(1), len(row.q)
+    where = row.visible.nonzero()[:, 0] if side == "key" else asks
     # Of the keys' side each writer's part of each product; of the query's any, which meets all dimensions.
     first = row.call.rule.scale * row.q if side == "key" else (torch.arange(num_dims, device="cpu") + 1.0).cos()
     reach = Reach.of(lm, stream, row.call, row.head, side, where, first.expand(len(where), -1))
@@ -343,7 +343,7 @@ class Reach:
         """What the sum misses of each product. Errors: ModelError where rounding does not explain it."""
         missing = (row.products - products.sum(0)).masked_fill(~row.visible, 0)
         # Rotary positions in float32, say, of a model in float64.
-        coarsest = torch.float32 if self.live.dtype == torch.float64 and _casts(self.live) else self.live.dtype
+        coarsest = torch.float32 if self.casts else self.live.dtype
         allowed = EXACT[coarsest] * products.abs().sum(0).clamp_min(1)
         if not bool((missing.abs() <= allowed).all()):
             worst = int((missing.abs() / allowed).argmax())
@@ -354,6 +354,11 @@ class Reach:
                 f"its weights are not explained."
             )
         return missing if coarsest != self.live.dtype else torch.zeros_like(missing)
+
+    @cached_property
+    def casts(self) -> bool:
+        """Whether a model in float64 computes the last steps to q or k in another dtype."""
+        return self.live.dtype == torch.float64 and _casts(self.live)
 
     def _turned(self, x: Tensor) -> bool:
         """Whether x has positions before heads, where there are as many of both: q and k have the norm's results."""
@@ -368,8 +373,8 @@ class Reach:
             probe = torch.zeros_like(self.live)
             probe[0, 0, -1] = 1
             with torch.enable_grad():
-                (g,) = torch.autograd.grad(self.live, [x], probe, retain_graph=True, allow_unused=True)
-            if g is not None and bool(g.any()):
+                g: Tensor | None = torch.autograd.grad(self.live, [x], probe, retain_graph=True, allow_unused=True)[0]
+            if g is not None and bool(g.any()):  # pyright: ignore[reportUnnecessaryComparison]
                 return bool(g[0, -1, 0].any())
         return False
 
@@ -462,7 +467,8 @@ def _norm_of(stream: Stream, x: Tensor) -> HeldNorm | None:
 
 def _casts(live: Tensor) -> bool:
     """Whether a dtype is changed on the last steps to q or k."""
-    todo, seen = [(live.grad_fn, 0)], set[Any]()
+    todo: list[tuple[Any, int]] = [(live.grad_fn, 0)]
+    seen: set[Any] = set()
     while todo:
         node, depth = todo.pop()
         if node in seen or depth > LAST_STEPS:
