@@ -29,7 +29,7 @@ from manyheads.circuits.residual import Stream
 from manyheads.circuits.why.reading import TokenNames, call_of, read_along
 from manyheads.circuits.why.result import LEAST, LISTED, NO_STORY
 from manyheads.circuits.why.row import Row
-from manyheads.circuits.why.sides import Reach, shares_of
+from manyheads.circuits.why.sides import Reach, Shares, Side, shares_of
 from manyheads.edits import require_loaded
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.heads import Head, HeadsLike, NotIterated
@@ -179,11 +179,11 @@ def _mean_in_words(row: WriterMean) -> str:
 class _OfText(NamedTuple):
     """Means over one text's rows of one head."""
 
-    count: int
+    num_rows: int
     weight: float
     log_odds: float
     named: dict[str, float]
-    sides: dict[str, dict[str, tuple[str, float]]]
+    sides: dict[Side, Shares]
     error: float
 
 
@@ -242,7 +242,7 @@ def pairs_of(where: Where, tokens: tuple[str, ...], ids: Sequence[int]) -> list[
     if callable(where):
         pairs = list(where(tokens))
         for pair in pairs:
-            if len(pair) != 2 or not all(isinstance(place, int) and 0 <= place < count for place in pair):
+            if len(pair) != 2 or not all(0 <= place < count for place in pair):
                 raise TextError(
                     f"where gave {pair!r} for a text of {count} tokens: give (query, key), both 0 to {count - 1}."
                 )
@@ -296,7 +296,7 @@ def _of_layer(
 def _means_of_rows(
     lm: LoadedModel, stream: Stream, of_heads: dict[Head, tuple[Row, Int[Tensor, "r"]]]
 ) -> dict[Head, _OfText]:
-    reaches: dict[str, list[Reach]] = {"query": [], "key": []}
+    reaches: dict[Side, list[Reach]] = {"query": [], "key": []}
     facts: list[tuple[Head, Row, Tensor, dict[str, float]]] = []
     for head, (row, keys) in of_heads.items():
         contrast, count = row.contrast(keys, None), len(keys)
@@ -306,17 +306,20 @@ def _means_of_rows(
         of_query = row.q.new_zeros(row.call.q.shape[2], row.q.shape[-1])
         of_query.index_add_(0, row.query, scale * contrast.keys @ row.k)
         of_key = scale * contrast.keys.T @ row.q
-        for side, cotangent in (("query", of_query), ("key", of_key)):
+        cotangents: dict[Side, Tensor] = {"query": of_query, "key": of_key}
+        for side, cotangent in cotangents.items():
             where = torch.arange(len(cotangent), device="cpu")
             reaches[side].append(Reach.of(lm, stream, row.call, head.index, side, where, cotangent))
         named = {name: float(value.mean()) for name, value in contrast.rows.items()}
         facts.append((head, row, keys, named))
-    tables = {side: shares_of(of_side) for side, of_side in reaches.items()}
+    # Together, so that what is written at a place is made once for both sides of all heads.
+    both = shares_of([*reaches["query"], *reaches["key"]])
+    tables: dict[Side, list[Shares]] = {"query": both[: len(facts)], "key": both[len(facts) :]}
     out: dict[Head, _OfText] = {}
     for number, (head, row, keys, named) in enumerate(facts):
         log_odds = float(row.log_odds(row.products, keys, None).mean())
         weight = float(row.weights(row.products).gather(-1, keys[:, None]).mean())
-        sides = {side: of_side[number] for side, of_side in tables.items()}
+        sides: dict[Side, Shares] = {side: of_side[number] for side, of_side in tables.items()}
         missed = []
         for side, table in sides.items():
             values = np.array([value for _, value in table.values()])
@@ -337,15 +340,16 @@ def _means_of_rows(
 def _mean(lm: LoadedModel, head: Head, where: str, parts: list[_OfText], count: int) -> WhyMeans:
     tables: dict[str, tuple[WriterMean, ...]] = {}
     null: dict[str, float] = {}
-    for side in ("query", "key"):
+    sides: tuple[Side, Side] = ("query", "key")
+    for side in sides:
         kinds = {name: kind for part in parts for name, (kind, _) in part.sides[side].items()}
         values = np.array([[part.sides[side].get(name, ("", 0.0))[1] for name in kinds] for part in parts])
         low, high = mean_interval(values)
         mean = values.mean(0)
         agrees = (np.sign(values) == np.sign(mean)).sum(0)
         rows = [
-            WriterMean(name, kind, *map(float, numbers), int(number))
-            for (name, kind), *numbers, number in zip(kinds.items(), mean, low, high, agrees, strict=True)
+            WriterMean(name, kind, float(mean[n]), float(low[n]), float(high[n]), int(agrees[n]))
+            for n, (name, kind) in enumerate(kinds.items())
         ]
         tables[side] = tuple(sorted(rows, key=lambda row: -row.share))
         null[side] = _chance(values)
@@ -354,7 +358,7 @@ def _mean(lm: LoadedModel, head: Head, where: str, parts: list[_OfText], count: 
     return WhyMeans(
         head=head,
         where=where,
-        rows=tuple(part.count for part in parts),
+        rows=tuple(part.num_rows for part in parts),
         left_out=count - len(parts),
         weight=float(np.mean([part.weight for part in parts])),
         log_odds=float(np.mean([part.log_odds for part in parts])),

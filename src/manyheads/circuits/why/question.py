@@ -11,7 +11,7 @@ al. 2024 (massive activations).
 
 from __future__ import annotations
 
-from typing import overload
+from typing import cast, overload
 
 from manyheads.circuits.why.means import Where, WhyMeans, why_means
 from manyheads.circuits.why.reading import TextOrRecording, head_of
@@ -75,7 +75,7 @@ def why(
                 f"why explains one weight of one text, and was given a {type(text).__name__}: give a text, or where= "
                 f"for means over the rows of texts."
             )
-        return explain(lm, text, head, query, key, against)
+        return explain(lm, cast("TextOrRecording", text), head, query, key, against)
     if query != -1 or key is not None or against != "rest":
         raise StatisticError("where= chooses the rows: leave query=, key= and against= out.")
     if isinstance(text, Recording):
