@@ -4,3 +4,5 @@ from .card import Fact as Fact
 from .card import Section as Section
 from .card import TextMap as TextMap
 from .cards import cards as cards
+from .site import require_writable as require_writable
+from .site import write_cards as write_cards

@@ -185,8 +185,7 @@ def words_of(fact: Fact) -> str:
     parts = [
         f"{fact.label} {number}".strip(),
         f"{fact.chance_number} by chance" if fact.chance is not None else "",
-        fact.mark,
-        fact.words,
+        fact.words or fact.mark,
     ]
     return "; ".join(filter(None, parts))
 

@@ -166,7 +166,7 @@ class Measured:
                 Plan(Ablate(head)), metric.name, metric.unit, means[head], low, high, changes[:, place], control, None,
                 None, None, notes, 1,
             )  # fmt: skip
-            unit = metric.unit or metric.words.partition(" of ")[0]
+            unit = metric.unit or ("1 - cosine" if metric.name == "cosine" else metric.name)
             judged = verdict(outcome)
             rank = order.index(head) + 1
             losses[head] = Loss(means[head], low, high, unit, judged.level, judged.words, rank, len(order))

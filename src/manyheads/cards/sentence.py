@@ -157,7 +157,7 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
 def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
     """What is lost, as a line of a table."""
     return Fact(
-        "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high),
+        "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
         words=f"{loss.words} Place {loss.rank} of {loss.of}.", command=f"manyheads ablate {head} --model {measured.lm.name}",
     )  # fmt: skip
 
