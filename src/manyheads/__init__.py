@@ -58,6 +58,8 @@ __all__ = [
     # what a head adds, and what reads it
     "logit_attribution",
     "composition",
+    # why a head looks there
+    "why",
     # what it costs
     "size",
     # the operation itself

@@ -36,7 +36,7 @@ from torch import Tensor
 from manyheads.attention import exact_arithmetic
 from manyheads.base import Json, brief, html_table, plural
 from manyheads.circuits.pairs import AnswersLike
-from manyheads.circuits.residual import Entry, Stream, held, require_linear
+from manyheads.circuits.residual import Entry, Stream, held, require_linear, row_names
 from manyheads.edits import exact, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import Head, NotIterated
@@ -440,40 +440,10 @@ class Row(NamedTuple):
 def rows_of(reached: list[tuple[Entry, Tensor]], rows: Tensor, place_index: Tensor) -> dict[str, Row]:
     """Each entry's gradient times itself, at the position of each text, by name and in the order of the run."""
     values: dict[str, Row] = {}
-    # "L0 mlp" is "L0 feed-forward", where a layer has one alone.
-    names = dict.fromkeys(entry.name for entry, _ in reached if entry.kind == "feed-forward")
-    layers = {name: name.partition(" ")[0] for name in names}
-    single = {
-        name: f"{layer} feed-forward" for name, layer in layers.items() if list(layers.values()).count(layer) == 1
-    }
-
-    def numbered(name: str) -> str:
-        """Layers that share their weights are one module: its second call is a row of its own."""
-        number = next(n for n in range(1, len(values) + 2) if (f"{name} #{n}" if n > 1 else name) not in values)
-        return name if number == 1 else f"{name} #{number}"
-
-    for entry, gradient in reached:
+    for (entry, gradient), names in zip(reached, row_names([entry for entry, _ in reached]), strict=True):
         g = exact(gradient.reshape(len(rows), -1, gradient.shape[-1])[rows, place_index])
-        if entry.kind != "heads":
-            value = (
-                entry.value
-                if entry.value.ndim == 1
-                else entry.value.reshape(len(rows), -1, g.shape[-1])[rows, place_index]
-            )
-            value, name = exact(value).expand_as(g), numbered(single.get(entry.name, entry.name))
-            values[name] = Row(entry.kind, (value * g).sum(-1), value.norm(dim=-1))
-            continue
-        assert entry.call is not None and entry.module is not None
-        site = entry.call.site
-        weight = exact(weight_by_head(entry.module, site.num_heads, site.v_dim))
-        out = exact(entry.value[rows, place_index]).reshape(len(rows), site.num_heads, site.v_dim)
-        by_head = torch.einsum("bhf,hfm->hbm", out, weight)
-        for head, added in zip(site.heads, by_head, strict=True):
-            values[str(head)] = Row("head", (added * g).sum(-1), added.norm(dim=-1))
-        bias = getattr(entry.module, "bias", None)
-        if isinstance(bias, Tensor):
-            added = exact(bias.detach()).expand_as(g)
-            values[f"{entry.name} output bias"] = Row("bias", (added * g).sum(-1), added.norm(dim=-1))
+        for (name, kind), added in zip(names, entry.written((rows, place_index), len(rows)), strict=True):
+            values[name] = Row(kind, (added * g).sum(-1), added.norm(dim=-1))
     return values
 
 

@@ -8,6 +8,9 @@ activation on the way the share that it let through. The map from leaves to logi
 architecture (pre-norm, post-norm, norms after a branch, parallel branches, multipliers), and one backward pass, which
 meets additions and norms only, gives the gradient in every leaf: what it adds is gradient times leaf.
 
+The same run says why a head looks somewhere (`circuits.why`): with `reads`, the layers named there are differentiable
+as far as their q and k, norms of these held as well, and the run ends with the last of them.
+
 Nothing is believed. `require_linear` walks the graph from the logits and refuses whatever is not known to be linear, by
 name; a norm whose scale cannot be told from its input and output is refused; and whoever adds up compares the sum with
 the model's own logits. The model is not changed: hooks, for this thread alone, taken off at the end.
@@ -19,21 +22,25 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from manyheads.edits import exact
 from manyheads.errors import ModelError
 from manyheads.models import AttentionCall, tap
-from manyheads.models.weights import is_norm, output_projection
-from manyheads.spec import ModelSpec
+from manyheads.models.taps import RawCall
+from manyheads.models.weights import is_norm, is_transposed, output_projection, weight_by_head
+from manyheads.spec import ModelSpec, Site
 
 NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """How far a norm's output may be from a scale, a gain and a bias times its input, as a share of the output.
@@ -64,6 +71,11 @@ class NormForm(NamedTuple):
     slope: Float[Tensor, "*rows m"]
     rest: Float[Tensor, "*rows m"]
 
+    def applied(self, x: Float[Tensor, "*w p m"], positions: Int[Tensor, "p"]) -> Float[Tensor, "*w p m"]:
+        """What the norm makes of parts of its input at some positions of the only text, its scale held."""
+        x = x - x.mean(-1, keepdim=True) if self.centres else x
+        return x * self.slope.reshape(-1, self.slope.shape[-1])[positions].to(x.dtype)
+
     def transposed(self, gradient: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows m"]:
         """The gradient in the norm's input, its scale held."""
         back = gradient.to(self.slope.dtype) * self.slope
@@ -81,7 +93,9 @@ def norm_form(module: nn.Module, x: Float[Tensor, "*rows m"], y: Float[Tensor, "
     weight, bias = (getattr(module, name, None) for name in ("weight", "bias"))
     width = x.shape[-1]
     weight, bias = (
-        v.detach().to(kind) if isinstance(v, Tensor) and v.shape == (width,) else None for v in (weight, bias)
+        # Of each head another one, where a norm of q or k has a row for each (Cohere).
+        v.detach().to(kind) if isinstance(v, Tensor) and v.ndim and v.shape == x.shape[-v.ndim :] else None
+        for v in (weight, bias)
     )
     flat, out = x.detach().to(kind), y.detach().to(kind)
     out = out if bias is None else out - bias
@@ -161,19 +175,97 @@ class Entry:
     value: Tensor
     call: AttentionCall | None = None
     module: nn.Module | None = None
+    result: Tensor | None = None
+    """What the model went on with: `tensor` itself, or its copy."""
+
+    def written(self, index: tuple[Tensor, Tensor], num_texts: int = 1) -> Float[Tensor, "w *rows m"]:
+        """What it puts at some places, in float32 at least: of heads a vector each, then their projection's bias.
+
+        `index`: a text and a position for each row. A bias is the same at all.
+        """
+        width = self.value.shape[-1]
+        if self.value.ndim == 1:
+            return exact(self.value).expand(*index[0].shape, width)[None]
+        value = exact(self.value.reshape(num_texts, -1, width)[index])
+        if self.kind != "heads":
+            return value[None]
+        assert self.call is not None and self.module is not None
+        site, rows = self.call.site, index[0].shape
+        weight = exact(weight_by_head(self.module, site.num_heads, site.v_dim).detach())
+        by_head = (value.reshape(-1, site.num_heads, site.v_dim).transpose(0, 1) @ weight).unflatten(1, rows)
+        bias = getattr(self.module, "bias", None)
+        return by_head if bias is None else torch.cat([by_head, exact(bias.detach()).expand_as(by_head[:1])])
+
+
+def row_names(entries: Sequence[Entry]) -> list[tuple[tuple[str, str], ...]]:
+    """Name and kind of each row of `Entry.written`, of every entry; a name that comes again gets a number.
+
+    "L0 mlp" is "L0 feed-forward", where a layer has one alone.
+    """
+    layers = {entry.name: entry.name.partition(" ")[0] for entry in entries if entry.kind == "feed-forward"}
+    single = {
+        name: f"{layer} feed-forward" for name, layer in layers.items() if list(layers.values()).count(layer) == 1
+    }
+    used: set[str] = set()
+    rows: list[tuple[tuple[str, str], ...]] = []
+    for entry in entries:
+        names = [(single.get(entry.name, entry.name), entry.kind)]
+        if entry.call is not None:
+            names = [(str(head), "head") for head in entry.call.site.heads]
+            if isinstance(getattr(entry.module, "bias", None), Tensor):
+                names.append((f"{entry.name} output bias", "bias"))
+        numbered: list[tuple[str, str]] = []
+        for name, kind in names:
+            # Layers that share their weights are one module: its second call is a row of its own.
+            options = (name if number == 1 else f"{name} #{number}" for number in count(1))
+            numbered.append((next(option for option in options if option not in used), kind))
+            used.add(numbered[-1][0])
+        rows.append(tuple(numbered))
+    return rows
+
+
+@dataclass(eq=False)
+class HeldNorm:
+    """A norm on the way: what it read, and what it gave, as the run goes on with it."""
+
+    path: str
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    result: Tensor | None = None
+
+    @cached_property
+    def form(self) -> NormForm:
+        return norm_form(self.module, self.x, self.y, self.path)
+
+
+@dataclass(eq=False)
+class Read:
+    """A layer whose q and k are differentiable: its call, and the tensors that its module was given."""
+
+    path: str
+    inputs: list[Tensor]
+    call: AttentionCall | None = None
 
 
 @dataclass(eq=False)
 class Stream:
     """What `held` saw: entries in the order of the run, and what the unembedding read. `head`: that module.
 
-    `rounding`, after the backward pass: of each norm on the way, what its rounding adds to each text's logit.
+    `norms`: those that were held. `reads`: the layers that were asked for, by name ("L3"). `rounding`, after the
+    backward pass: of each norm on the way, what its rounding adds to each text's logit.
     """
 
     entries: list[Entry] = field(default_factory=list)
     head: nn.Module | None = None
     read_by_head: Tensor | None = None
+    norms: list[HeldNorm] = field(default_factory=list)
+    reads: dict[str, Read] = field(default_factory=dict)
     rounding: list[Tensor] = field(default_factory=list)
+
+
+class Enough(Exception):
+    """Raised out of a model's run by an observer that has seen all that it needs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,13 +333,27 @@ def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> 
 
 
 @contextmanager
-def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = True) -> Generator[Stream]:
+def held(
+    model: nn.Module,
+    spec: ModelSpec,
+    num_texts: int,
+    *,
+    guard: bool | Callable[[str, RawCall], bool] = True,
+    reads: Collection[Site] = (),
+) -> Generator[Stream]:
     """Run the model once inside the block, with gradients on: the stream's entries are then in its graph.
 
-    `num_texts`: of the batch. Errors: ModelError, as `Branches.of`; as `tap`.
+    - `num_texts`: of the batch.
+    - `guard`: as of `tap`.
+    - `reads`: layers whose q and k are in the graph as well; the block ends when the last of them has attended.
+
+    Errors: ModelError, as `Branches.of`; as `tap`.
     """
     branches, stream, thread = Branches.of(model, spec), Stream(), threading.get_ident()
     pending: list[AttentionCall] = []
+    reading = {site.module.partition("#")[0] for site in reads}
+    awaited = {str(site) for site in reads}
+    inside_reads = tuple(f"{path}." for path in reading)
     stream.head = getattr(model, "get_output_embeddings", lambda: None)()
     tables = (m for path, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" not in path.lower())
     words = getattr(model, "get_input_embeddings", lambda: next(tables, None))()
@@ -259,6 +365,21 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
     def off(module: nn.Module, args: object) -> None:
         torch.set_grad_enabled(False)
 
+    def see(call: AttentionCall) -> None:
+        pending.append(call)
+        name = str(call.site)
+        if name in awaited:
+            # The module's latest call: layers that share their weights are one module.
+            stream.reads[name] = Read(call.site.module.partition("#")[0], inputs[-1], call)
+            awaited.discard(name)
+            if not awaited:
+                raise Enough
+
+    inputs: list[list[Tensor]] = []
+
+    def enter_read(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+        inputs.append([x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.requires_grad])
+
     def leaf_of(output: Tensor) -> tuple[Tensor, Tensor]:
         # The leaf itself may not be changed in place, which models do when they add to it: they get a copy.
         torch.set_grad_enabled(True)
@@ -268,14 +389,14 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
     def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         leaf, result = leaf_of(output)
         call = pending.pop()
-        stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module))
+        stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module, result))
         return result
 
     def feed_forward(name: str) -> Callable[..., Any]:
         def enter(module: nn.Module, args: object, output: Tensor | tuple[Any, ...] | list[Any]) -> object:
             first, extras = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
             leaf, result = leaf_of(first)
-            stream.entries.append(Entry(name, "feed-forward", leaf, leaf.detach()))
+            stream.entries.append(Entry(name, "feed-forward", leaf, leaf.detach(), module=module, result=result))
             return result if extras is None else type(output)((result, *extras))
 
         return enter
@@ -287,7 +408,7 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
             if num_texts > 1 and (output.ndim == 2 or len(output) == 1):  # positions, which all texts share
                 output = output.expand(num_texts, -1, -1)
             leaf, result = leaf_of(output)
-            stream.entries.append(Entry(name, "embedding", leaf, leaf.detach()))
+            stream.entries.append(Entry(name, "embedding", leaf, leaf.detach(), module=module, result=result))
             return result
 
         return enter
@@ -296,18 +417,18 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
         def enter(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
             if not torch.is_grad_enabled() or not args or not args[0].requires_grad:
                 return None
-            x, y = args[0], output.detach()
+            norm = HeldNorm(path, module, args[0], output.detach())
 
             def back(gradient: Tensor) -> Tensor:
-                # Computed in the backward pass alone, which meets few of the norms: most lie before a branch.
-                form = norm_form(module, x, y, path)
-                stream.rounding.append((gradient * form.rest).reshape(num_texts, -1).sum(-1))
-                return form.transposed(gradient)
+                # The form is computed in the backward pass alone, which meets few norms: most lie before a branch.
+                stream.rounding.append((gradient * norm.form.rest).reshape(num_texts, -1).sum(-1))
+                return norm.form.transposed(gradient)
 
-            result = _Held.apply(x, y, back)
+            result = norm.result = _Held.apply(norm.x, norm.y, back)
+            stream.norms.append(norm)
             bias = getattr(module, "bias", None)
             if isinstance(bias, Tensor):
-                stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach()))
+                stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach(), module=module))
             return result
 
         return enter
@@ -315,7 +436,35 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
     def added_bias(path: str) -> Callable[..., Any]:
         def enter(module: nn.Module, args: object, output: object) -> None:
             if torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad:
-                stream.entries.append(Entry(f"{path} bias", "bias", output, module.bias.detach()))  # type: ignore[union-attr,operator]
+                bias = module.bias.detach()  # type: ignore[union-attr,operator]
+                stream.entries.append(Entry(f"{path} bias", "bias", output, bias, module=module))
+
+        return enter
+
+    def product(path: str) -> Callable[..., Any]:
+        """Of a layer that is read. Its own gradient would multiply all rows where one may be asked for."""
+
+        def enter(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            weight = getattr(module, "weight", None)
+            if not torch.is_grad_enabled() or not args[0].requires_grad:
+                return None
+            if not isinstance(weight, Tensor) or weight.device != output.device:  # offloaded when it has acted
+                return added_bias(path)(module, args, output) if getattr(module, "bias", None) is not None else None
+            weight = weight.detach().T if is_transposed(module) else weight.detach()
+
+            def back(gradient: Tensor) -> Tensor:
+                flat = gradient.reshape(-1, gradient.shape[-1])
+                rows = flat.any(-1).nonzero()[:, 0]
+                if len(rows) > len(flat) // 2:
+                    return (flat @ weight).view(args[0].shape)
+                whole = flat.new_zeros(len(flat), weight.shape[1])
+                whole[rows] = flat[rows] @ weight
+                return whole.view(args[0].shape)
+
+            result = _Held.apply(args[0], output.detach(), back)
+            if isinstance(bias := getattr(module, "bias", None), Tensor):
+                stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach(), module=module))
+            return result
 
         return enter
 
@@ -333,8 +482,11 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
                 stack.callback(module.register_forward_pre_hook(here(before)).remove)
             stack.callback(module.register_forward_hook(here(after)).remove)
 
-        for module in {id(module): module for module in branches.attention.values()}.values():
-            stack.callback(module.register_forward_pre_hook(here(off)).remove)
+        for path, module in {id(module): (path, module) for path, module in branches.attention.items()}.values():
+            if path in reading:
+                stack.callback(module.register_forward_pre_hook(here(enter_read), with_kwargs=True).remove)
+            else:
+                stack.callback(module.register_forward_pre_hook(here(off)).remove)
         for module in branches.outputs.values():
             hook(module, project)
         for module, name in branches.feed_forwards.values():
@@ -352,12 +504,21 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
                 place = "position embedding" if "pos" in path.lower() or path.endswith("wpe") else f"{path} embedding"
                 is_words = words is not None and getattr(module, "weight", None) is getattr(words, "weight", words)
                 hook(module, embed("embedding" if is_words else place))
+            elif (type(module) is nn.Linear or is_transposed(module)) and path.startswith(inside_reads):
+                hook(module, product(path))
             elif is_leaf and isinstance(getattr(module, "bias", None), Tensor):
                 hook(module, added_bias(path))
             elif is_leaf and not list(module.parameters()) and not re.search("Dropout|Identity", type(module).__name__):
                 hook(module, activation)
-        with tap(model, on_call=pending.append, guard=guard), _Activations():
-            yield stream
+        try:
+            # An observer's calls come with each row's lse, a pass over q and k of every layer; an edit's do not.
+            observer, edits = (None, [see]) if reads else (see, [])
+            with tap(model, observer, edits, guard=guard), _Activations():
+                yield stream
+        except Enough:
+            return
+        if awaited:
+            raise ModelError(f"{spec.name}: {', '.join(sorted(awaited))} did not attend to this text.")
         if pending:
             raise ModelError(
                 f"{spec.name}: {pending[0].site}, module {pending[0].site.module!r}, uses its output projection "
@@ -365,8 +526,8 @@ def held(model: nn.Module, spec: ModelSpec, num_texts: int, *, guard: bool = Tru
             )
 
 
-def require_linear(target: Tensor, entries: list[Entry], name: str) -> None:
-    """Errors: ModelError where a step between entries and `target` is not known to be linear, or mixes two of them."""
+def require_linear(target: Tensor, entries: list[Entry], name: str, what: str = "its logits") -> None:
+    """Errors: ModelError where a step between entries and `target` (`what`) is not known to be linear, or mixes two."""
     leaves = {id(entry.tensor) for entry in entries if entry.tensor.is_leaf}
     live: dict[Any, bool] = {}
     todo: list[tuple[Any, bool]] = [(target.grad_fn, False)]
@@ -391,6 +552,6 @@ def require_linear(target: Tensor, entries: list[Entry], name: str) -> None:
         divides = step.startswith("Div") and node.next_functions[-1][0] is not None and live[node.next_functions[-1][0]]
         if LINEAR.fullmatch(step) is None or divides or (many and len(factors) > 1):
             raise ModelError(
-                f"{name}: between its layers and its logits stands a step that is not linear ({step}), which is not "
-                f"known here: what its heads add to a logit cannot be told apart."
+                f"{name}: between its layers and {what} stands a step that is not linear ({step}), which is not "
+                f"known here: what its heads add there cannot be told apart."
             )

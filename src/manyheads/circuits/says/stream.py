@@ -126,7 +126,7 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
     Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are no text
     or that the model reads otherwise; ModelError as `Branches.of`; GuardError.
     """
-    batch = _batch_of(lm, tokens, text)
+    batch = batch_of(lm, tokens, text)
     branches = Branches.of(lm.model, lm.spec)
     follower, pending, thread = _Follower(position), list[AttentionCall](), threading.get_ident()
     with ExitStack() as stack:
@@ -223,7 +223,7 @@ def stream_shares(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0)
     `additions`; ModelError where something between the layers and the final state is not linear, or shares do not sum
     to 1.
     """
-    batch = _batch_of(lm, tokens, text)
+    batch = batch_of(lm, tokens, text)
     goes_on = lm.predicts == "next" and not lm.writes_apart
     with held(lm.model, lm.spec, 1, guard=False) as stream:
         outputs = forward(lm, batch, guard=False, head=goes_on, grad=True).outputs
@@ -266,7 +266,7 @@ def stream_shares(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0)
     )
 
 
-def _batch_of(lm: LoadedModel, tokens: Tokens, text: int) -> Batch:
+def batch_of(lm: LoadedModel, tokens: Tokens, text: int) -> Batch:
     """The batch of one text of a recording, read again. Errors: TextError."""
     if tokens.ids is None or not tokens.texts:
         raise TextError(

@@ -1,0 +1,45 @@
+"""Why a head looks there: `why` explains one weight of one head on one text.
+
+The scale of every norm is held at its value in the run. Then the query of a token is a sum over what was written at
+that token (embeddings, each earlier head and feed-forward, biases), and so is each key; their product, a table of
+pairs. `why` gives its two margins, exact against the model's own q . k, with what the weight would be without each
+writer, and where each head among them looked itself: one step, and the next on request (`Why.further`).
+
+Sources: Elhage et al. 2021 (the query-key circuit); Kamath et al. 2025 (scores are bilinear in what is written); Sun et
+al. 2024 (massive activations).
+"""
+
+from __future__ import annotations
+
+from manyheads.circuits.why.reading import TextOrRecording
+from manyheads.circuits.why.result import Why
+from manyheads.circuits.why.weight import Against, explain
+from manyheads.heads import Head
+from manyheads.models import LoadedModel
+
+
+def why(
+    lm: LoadedModel,
+    text: TextOrRecording,
+    head: str | Head,
+    query: str | int = -1,
+    key: str | int | None = None,
+    against: Against = "rest",
+) -> Why:
+    """Why a head looks from one token to another: its log-odds, split over what wrote the query and the keys.
+
+    - `lm`: a loaded model.
+    - `text`: one text (with its target, of an encoder-decoder), or a recording of one by this model.
+    - `head`: as "L12H3".
+    - `query`: the token that looks, as it is spelt (" to") or its position; from the end below 0.
+    - `key`: the token that is looked at; None: the one with the largest weight.
+    - `against`: all other keys together ("rest"), or one token: where a text has two candidates, or where the first
+      token is the rival.
+
+    Cost: one forward pass as far as the head's layer, a backward pass along the stream for each side, and one through
+    the layer alone for each dimension of the head; with norms in the stream itself (BERT) these go along all of it, and
+    a forward pass for each writer says what the weight would be without it. Errors: TextError for tokens that are not
+    in the text, or there several times, or hidden by the mask; HeadError; RecordingError for another model's recording;
+    ModelError by name where the split would not be exact; GuardError. Sources: see the module.
+    """
+    return explain(lm, text, head, query, key, against)
