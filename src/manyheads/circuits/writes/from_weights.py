@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.attention import exact_arithmetic
 from manyheads.circuits.head_matrices import HeadMatrices, NormFold, folds_of, head_matrices
 from manyheads.circuits.writes.rotation import Rotation, rotations_of
-from manyheads.circuits.writes.trace_share import Products, centred_product, eigenvalue_score
+from manyheads.circuits.writes.trace_share import CHUNK_TOKENS, Products, centred_product, eigenvalue_score
 from manyheads.circuits.writes.vocabulary import Readout, Source, readout_of, token_vectors, vocabulary_size
 from manyheads.errors import ModelError
 from manyheads.measurement import spelled
@@ -46,7 +46,12 @@ WORDS = 400
 MOST = 5  # among so many tokens a word counts as copied, or as suppressed
 WORD = re.compile(r"[A-Z]?[a-z]{3,}")
 BLANKS = ("Ġ", "▁")  # how pieces of a vocabulary begin that stand for a word and the blank before it
+EXAMPLES = 5  # words whose tables are made where no token was named
 NO_WEIGHTS = "what its heads write is not known from weights"
+
+
+Extremes = list[tuple[int, float]]
+"""Tokens and their numbers, the furthest first."""
 
 
 class TraceShare(NamedTuple):
@@ -217,43 +222,36 @@ class SiteCircuits:
         return result, f"mean over distances {', '.join(map(str, distances))}"
 
     @torch.no_grad()
-    def ranks(self, head: int, source: Source) -> Ranks:
-        """How words fare in what a head writes of them. Cost: O((words + m) * f * v)."""
-        words = self._words()
-        logits = self._logits(head, self._of_words(source))
-        own = logits.gather(1, torch.from_numpy(words)[:, None])
-        above, below = (logits > own).sum(1), (logits < own).sum(1)
-        # A head that writes nothing gives all tokens one logit: the middle of those that are alike is the rank.
-        alike = (logits.shape[1] - above - below - 1) / 2
-        high, low = above + alike, below + alike
-        shares = (float((rank < MOST).double().mean()) for rank in (high, low))
-        return Ranks(*shares, float(high.double().median()), min(1.0, MOST / logits.shape[1]), len(words))
-
-    @torch.no_grad()
-    def strongest_words(self, head: int, source: Source, count: int) -> list[int]:
-        """Of the sample's words those of which a head writes most, by length where tokens are read out."""
-        read = self._of_words(source).double() @ self.matrices.v[head].T
-        written = read @ self.readout.before_table(self.matrices.o[head])
-        return self._words()[written.norm(dim=-1).topk(min(count, len(written))).indices.numpy()].tolist()
-
-    @torch.no_grad()
-    def tokens_written(
+    def in_tokens(
         self, head: int, source: Source, ids: Sequence[int], count: int
-    ) -> list[tuple[list[tuple[int, float]], list[tuple[int, float]]]]:
-        """Of each token the tokens that a head promotes and suppresses most, with their logits less the mean."""
-        logits = self._logits(head, self.vectors(source, ids))
-        logits = logits - logits.mean(-1, keepdim=True)
-        return [(extremes(row, count), extremes(row, -count)) for row in logits]
+    ) -> tuple[Ranks, list[tuple[int, Extremes, Extremes]]]:
+        """How the sample's words fare in what a head writes of them; of some tokens what it promotes and suppresses.
 
-    def _logits(self, head: int, vectors: Float[Tensor, "n m"]) -> Float[Tensor, "n v"]:
-        kind = torch.float64 if self.lm.dtype == torch.float64 else torch.float32
+        `ids`: of those tokens; none: the five words of which it writes most. Values are logits less their mean over the
+        vocabulary. Cost: O((words + m) * f * v).
+        """
+        words, kind = self._words(), torch.float64 if self.lm.dtype == torch.float64 else torch.float32
         with exact_arithmetic():
-            read = vectors.double() @ self.matrices.v[head].T
-            return (
-                read.to(kind)
-                @ self.readout.before_table(self.matrices.o[head]).to(kind)
-                @ self.readout.table.to(kind).T
-            )
+            written = self.readout.before_table(self.matrices.o[head])
+            to_tokens = written.to(kind) @ self.readout.table.to(kind).T
+            read = self._of_words(source).double() @ self.matrices.v[head].T
+            if ids:
+                rows = self.vectors(source, ids).double() @ self.matrices.v[head].T
+            else:
+                longest = (read @ written).norm(dim=-1).topk(min(EXAMPLES, len(words))).indices
+                ids, rows = words[longest.numpy()].tolist(), read[longest]
+            logits = rows.to(kind) @ to_tokens
+            high, low = _ranks(read.to(kind), to_tokens, words)
+        ranks = Ranks(
+            copies=float((high < MOST).mean()),
+            suppresses=float((low < MOST).mean()),
+            median=float(np.median(high)),
+            chance=min(1.0, MOST / to_tokens.shape[1]),
+            num_words=len(words),
+        )
+        logits = logits - logits.mean(-1, keepdim=True)
+        ends = [(extremes(row, count), extremes(row, -count)) for row in logits]
+        return ranks, [(token, *of_token) for token, of_token in zip(ids, ends, strict=True)]
 
     def _of_words(self, source: Source) -> Float[Tensor, "words m"]:
         """The sample's vectors, made once for a model and source."""
@@ -267,7 +265,27 @@ class SiteCircuits:
         return self.shared.words
 
 
-def extremes(row: Float[Tensor, "v"], count: int) -> list[tuple[int, float]]:
+def _ranks(
+    read: Float[Tensor, "n f"], to_tokens: Float[Tensor, "f v"], words: Int64[ndarray, "n"]
+) -> tuple[Float64[ndarray, "n"], Float64[ndarray, "n"]]:
+    """The rank of each word's own logit in its row, from the largest and from the smallest."""
+    own = (read * to_tokens[:, words].T).sum(-1)
+    above, below = np.zeros((2, len(words)))
+    # A part of the vocabulary at a time: of all of it, making room takes longer than multiplying.
+    for begin in range(0, to_tokens.shape[1], CHUNK_TOKENS):
+        logits = read @ to_tokens[:, begin : begin + CHUNK_TOKENS]
+        inside = np.flatnonzero((words >= begin) & (words < begin + CHUNK_TOKENS))
+        logits[inside, words[inside] - begin] = own[inside]  # the same number, to its last digit
+        for row, (numbers, number) in enumerate(zip(logits.numpy(), own.numpy(), strict=True)):
+            # NumPy counts a row's bits twenty times as fast as torch adds them up.
+            above[row] += np.count_nonzero(numbers > number)
+            below[row] += np.count_nonzero(numbers < number)
+    # A head that writes nothing gives all tokens one logit: the middle of those that are alike is the rank.
+    alike = (to_tokens.shape[1] - above - below - 1) / 2
+    return above + alike, below + alike
+
+
+def extremes(row: Float[Tensor, "v"], count: int) -> Extremes:
     """The tokens with the largest numbers, first the largest; of a count below 0 those with the smallest."""
     top = row.topk(min(abs(count), len(row)), largest=count > 0)
     return list(zip(top.indices.tolist(), top.values.tolist(), strict=True))

@@ -14,7 +14,7 @@ Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits"
 et al. 2022 (name movers, copying after the first feed-forward); McDougall et al. 2023 (copy suppression).
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from manyheads.base import Json, brief, html_table, one_of, plain
 from manyheads.circuits.attribution import token_of
-from manyheads.circuits.writes.from_weights import MOST, Matching, Ranks, SiteCircuits, TraceShare, named
+from manyheads.circuits.writes.from_weights import MOST, Circuits, Matching, Ranks, SiteCircuits, TraceShare, named
 from manyheads.circuits.writes.on_text import Position, ReadDirection, on_texts
 from manyheads.circuits.writes.vocabulary import SOURCES, Source
 from manyheads.edits import require_loaded
@@ -44,7 +44,6 @@ SURE = 3.0  # deviations of chance
 CLEAR = 0.4  # a trace share nearer to 0 says nothing: among hundreds of heads, chance reaches it
 OFTEN = 0.05  # of the words: what a head does to fewer of them is no habit
 STRONGEST = 3  # positions
-EXAMPLES = 5  # tables that are made where no token was named
 
 
 class TokenTable(NamedTuple):
@@ -279,18 +278,11 @@ def writes_of(
 
 
 def _by_weights(lm: LoadedModel, circuits: SiteCircuits, head: Head, source: Source, ids: Sequence[int]) -> Writes:
-    copying, ranks = circuits.copying(head.index, source), circuits.ranks(head.index, source)
-    matching, asked = circuits.matching(head.index)
-    ids = ids or circuits.strongest_words(head.index, source, EXAMPLES)
+    copying, (matching, asked) = circuits.copying(head.index, source), circuits.matching(head.index)
+    ranks, written = circuits.in_tokens(head.index, source, ids, LISTED)
     tables = tuple(
-        TokenTable(
-            named(lm, token),
-            tuple((named(lm, index), value) for index, value in promoted),
-            tuple((named(lm, index), value) for index, value in suppressed),
-        )
-        for token, (promoted, suppressed) in zip(
-            ids, circuits.tokens_written(head.index, source, ids, LISTED), strict=True
-        )
+        TokenTable(named(lm, token), *(tuple((named(lm, index), value) for index, value in side) for side in sides))
+        for token, *sides in written
     )
     notes = {"model": lm.name, "source": SOURCES[source], "matching": asked}
     readout = circuits.readout

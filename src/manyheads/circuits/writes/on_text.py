@@ -12,11 +12,10 @@ far along one finds keys that lie far along it. Chance: the queries turned at ra
 side keeps its own spread.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnnecessaryComparison=false
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -114,13 +113,13 @@ def on_texts(
     return tuple(rows), directions, notes
 
 
-def _context(tokens: Sequence[str], place: int) -> str:
+def _context(tokens: list[str], place: int) -> str:
     return f"{''.join(tokens[max(0, place - CONTEXT) : place])}[{tokens[place]}]"
 
 
 @torch.no_grad()
 def _one_text(
-    lm: LoadedModel, circuits: SiteCircuits, head: int, batch: Batch, number: int, tokens: Sequence[str], listed: int
+    lm: LoadedModel, circuits: SiteCircuits, head: int, batch: Batch, number: int, tokens: list[str], listed: int
 ) -> tuple[list[Position], Float64[Tensor, "n m"], str]:
     """The rows of one text, the stream before the layer at each position, and what its logits are in words."""
     site = circuits.site
@@ -140,11 +139,22 @@ def _one_text(
         logits = logits - logits.mean(-1, keepdim=True)
         for offset, row in enumerate(logits):
             place = begin + offset
-            both = (tuple((named(lm, i), v) for i, v in extremes(row, count)) for count in (listed, -listed))
-            numbers = (float(lengths[place]), float(lengths[place] / of_layer[place].clamp_min(1e-300)))
-            share = float(lengths[place] / of_stream[place].clamp_min(1e-300))
+            promoted, suppressed = (
+                tuple((named(lm, index), value) for index, value in extremes(row, count)) for count in (listed, -listed)
+            )
             rows.append(
-                Position(number, place, tokens[place], *numbers, float(along[place]), share, *both, keys[place])
+                Position(
+                    text=number,
+                    position=place,
+                    token=tokens[place],
+                    length=float(lengths[place]),
+                    of_layer=float(lengths[place] / of_layer[place].clamp_min(1e-300)),
+                    along=float(along[place]),
+                    of_stream=float(lengths[place] / of_stream[place].clamp_min(1e-300)),
+                    promoted=promoted,
+                    suppressed=suppressed,
+                    keys=keys[place],
+                )
             )
     return rows, before, how
 
@@ -180,7 +190,7 @@ def _at_the_end(
     return exact(becomes.reshape(-1, becomes.shape[-1])), exact(table.to(becomes.device)), factor, how
 
 
-def _keys(call: AttentionCall, head: int, tokens: Sequence[str]) -> list[tuple[KeyShare, ...]]:
+def _keys(call: AttentionCall, head: int, tokens: list[str]) -> list[tuple[KeyShare, ...]]:
     """At each position the keys that gave most of the head's output, by their shares along it."""
     layer = Layer(call.q, call.k, call.lse, call.mask, call.rule, call.crosses)
     values = call.v[0, call.site.kv_head_of(head)].double()
@@ -205,7 +215,7 @@ def _keys(call: AttentionCall, head: int, tokens: Sequence[str]) -> list[tuple[K
 
 @torch.no_grad()
 def _directions(
-    circuits: SiteCircuits, head: int, stream: Float64[Tensor, "n m"], contexts: Sequence[str]
+    circuits: SiteCircuits, head: int, stream: Float64[Tensor, "n m"], contexts: list[str]
 ) -> tuple[ReadDirection, ...]:
     """The directions of a head's queries and keys over the texts' tokens, those with the most variance first."""
     if len(stream) < FEWEST:
@@ -229,7 +239,7 @@ def _directions(
     return tuple(result)
 
 
-def _ends(values: Float64[Tensor, "n"], contexts: Sequence[str]) -> tuple[str, ...]:
+def _ends(values: Float64[Tensor, "n"], contexts: list[str]) -> tuple[str, ...]:
     return tuple(contexts[index] for index in values.topk(min(POLE, len(values))).indices.tolist())
 
 

@@ -74,8 +74,12 @@ def rotations_of(lm: LoadedModel, folds: Sequence[NormFold], longest: int) -> di
     whole = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if lm.writes_apart:
         whole["decoder_input_ids"] = ids
+
+    def see(call: AttentionCall) -> None:
+        calls.setdefault(str(call.site), call)
+
     try:
-        with tap(model, on_call=lambda call: calls.setdefault(str(call.site), call), guard=False):
+        with tap(model, on_call=see, guard=False):
             run(model, lm.name, whole)
     finally:
         for handle in handles:

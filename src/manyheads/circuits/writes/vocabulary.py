@@ -17,7 +17,7 @@ embedding table, and says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -103,7 +103,8 @@ def blocks_of(lm: LoadedModel, stack: str) -> tuple[str, ...]:
 def vocabulary_size(lm: LoadedModel) -> int:
     """How many tokens have an embedding and, where there is one, an unembedding: either may be padded."""
     tables = [getattr(lm.model, f"get_{way}_embeddings", lambda: None)() for way in ("input", "output")]
-    sizes = [len(table.weight) for table in tables if isinstance(getattr(table, "weight", None), Tensor)]
+    weights = [getattr(table, "weight", None) for table in tables]
+    sizes = [len(weight) for weight in weights if isinstance(weight, Tensor)]
     if not sizes:
         raise ModelError(f"{lm.name} ({type(lm.model).__name__}) has no embedding table, so no token has a vector.")
     return min(sizes)
@@ -153,7 +154,9 @@ def readout_of(lm: LoadedModel, stack: str) -> Readout:
 
 
 def _by_embedding(lm: LoadedModel, size: int, reason: str) -> Readout:
-    table = lm.model.get_input_embeddings().weight.detach()[:size].cpu()
+    words = getattr(lm.model, "get_input_embeddings", lambda: None)()
+    assert words is not None, "vocabulary_size has its table"
+    table = words.weight.detach()[:size].cpu()
     width = lm.spec.embed_dim
     if width and table.shape[1] != width:
         raise ModelError(
@@ -214,7 +217,7 @@ def token_vectors(
 
 
 @contextmanager
-def _first_block(lm: LoadedModel, path: str, *, past: bool) -> Iterator[Callable[[Tensor, Site], Tensor]]:
+def _first_block(lm: LoadedModel, path: str, *, past: bool) -> Generator[Callable[[Tensor, Site], Tensor]]:
     """Gives a function from ids to the stream at the first block, before it or past it; attention gives zeros there."""
     model, stream = lm.model, list[Tensor]()
 
