@@ -15,6 +15,9 @@ from manyheads.base import Json, brief, plain
 from manyheads.heads import Head
 from manyheads.roles.words import figure
 
+SIGNED = {"nats a token": "+.2g", "1 - cosine": "+.2g", "log-odds": "+.2f", "-1 to 1": "+.2f"}
+"""How numbers of a unit are written that has a sign."""
+
 
 @dataclass(frozen=True)
 class Fact:
@@ -40,8 +43,8 @@ class Fact:
         """The value as people read it; "" where there is none."""
         if self.value is None:
             return ""
-        if self.unit in ("nats a token", "1 - cosine"):
-            return f"{self.value:+.2g}"
+        if self.unit in SIGNED:
+            return f"{self.value:{SIGNED[self.unit]}}"
         return figure(self.value, self.unit)
 
     @property
@@ -54,8 +57,8 @@ class Fact:
         """The interval as people read it; "" where there is none."""
         if self.low is None or self.high is None:
             return ""
-        if self.unit in ("nats a token", "1 - cosine"):
-            return f"{self.low:+.2g} to {self.high:+.2g}"
+        if self.unit in SIGNED:
+            return f"{self.low:{SIGNED[self.unit]}} to {self.high:{SIGNED[self.unit]}}"
         return f"{figure(self.low, self.unit)} to {figure(self.high, self.unit)}"
 
 

@@ -7,15 +7,19 @@ there is none, a line of Python after the three of `PRELUDE`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from manyheads.base import Progress, plural
+from manyheads.base import Progress, first_line, plural
 from manyheads.cards.card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.measured import TEXTS, Measured, is_on_words
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
+from manyheads.circuits.why import why
+from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
+from manyheads.errors import ManyHeadsError
 from manyheads.heads import Head, HeadsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
@@ -24,6 +28,8 @@ from manyheads.texts import readable
 
 PARTNERS = 4  # heads that are listened to, and that listen
 NEIGHBOURS = 4
+WRITERS, LEAST = 3, 0.02  # of a weight's side, and the least share of one that is shown, in nats
+EXAMPLES, TOKENS = 3, 5  # tokens of which it is shown what is written, and how many of these
 LINES = 12  # of "where does it look"
 ALWAYS = (
     "previous token", "next token", "self", "local", "duplicate token", "induction", "punctuation", "rare tokens",
@@ -88,12 +94,14 @@ def card_of(measured: Measured, head: Head) -> Card:
     site = lm.spec.site_of(head)
     role = None if measured.labels is None else measured.labels.role_of(head)
     maps = _maps(measured, head)
-    wrote: Clause | None = None
+    written, wrote = _writes(measured, head, maps[0].text if maps else None)
     clauses = clauses_of(measured, head, wrote)
     evidence = [clause.fact for clause in clauses]
     sections = (
         _section("evidence", evidence, "", missing.get("labels", "") if role is None else ""),
         _looks(measured, head),
+        _why(measured, head, maps),
+        written,
         *_partners(measured, head),
         _lost(measured, head),
         _reach(measured, head),
@@ -101,7 +109,8 @@ def card_of(measured: Measured, head: Head) -> Card:
     )
     label = UNLABELLED if role is None else role.name
     sentence = sentence_of(clauses, missing.get("labels", "nothing is known of it"))
-    found = [label, *(fact.label for fact in (*sections[0].facts, *sections[1].facts) if fact.mark != "does not hold")]
+    found = [label, *(fact.label for fact in sections[1].facts if fact.mark == "holds")]
+    found += [word for fact in sections[3].facts for word in tokens_in(fact)]
     group = site.kv_head_of(head.index)
     sharing = [str(other) for other in site.heads if other != head and site.kv_head_of(other.index) == group]
     of_stack = lm.spec.stacks[head.stack]
@@ -162,6 +171,84 @@ def _looks(measured: Measured, head: Head) -> Section:
     command = f"manyheads roles --save claims.csv --model {measured.lm.name}"
     count = f"{len(holding)} of {len(claims)} questions are answered by it; the other lines are the usual questions"
     return _section("looks", [claim_fact(claim) for claim in lines], command, f"{count}. {texts}")
+
+
+def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
+    """The largest weight of the first map that tells something, split over what wrote its query and its keys."""
+    if not maps:
+        return _section("why", (), "", measured.missing.get("maps", "no text is shown, and so no weight is explained"))
+    one = maps[0]
+    command = f"mh.why(lm, {one.text!r}, {str(head)!r}, query={one.query}, key={one.key})"
+    try:
+        answer = why(measured.lm, one.text, head, query=one.query, key=one.key)
+    except ManyHeadsError as error:
+        return _section("why", (), "", first_line(error))
+    pair = f"{answer.from_token.token.strip()} ({one.query}) to {answer.to_token.token.strip()} ({one.key})"
+    terms = "".join(f" {value:+.2f} for the {name}" for name, value in answer.rows.items() if name != "rounding")
+    words = f"weight {answer.weight:.2f}; log-odds against the rest = {answer.total:+.2f} of what was written{terms}"
+    facts = [Fact(pair, rounded(answer.log_odds), "log-odds", words=words)]
+    for side, table in (("query", answer.query), ("key", answer.key)):
+        for row in sorted(table, key=lambda row: -row.share)[:WRITERS]:
+            if row.share < LEAST:
+                continue
+            looks = "" if row.looks_at is None else f"looks at {row.looks_at!s} {row.looks_at.weight:.2f} itself; "
+            rivals = "at the rivals; " if row.at_rivals is not None and row.at_rivals > row.share / 2 else ""
+            facts.append(
+                Fact(f"{side}: {row.writer}", rounded(row.share), "log-odds",
+                     words=f"{looks}{rivals}without it the weight were {row.without:.2f}",
+                     head=row.writer if row.kind == "head" else "")
+            )  # fmt: skip
+    note = "each side's shares add up to what was written; a share is of this weight, with norms held"
+    if answer.weight < 0.05:
+        note = f"a weight under 0.05 is no story; {note}"
+    return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
+
+
+def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, Clause | None]:
+    """By tokens from its weights, and where it writes most on the first map's text; and the clause of the sentence."""
+    command = f"mh.writes(lm, {str(head)!r}{'' if text is None else f', {text!r}'})"
+    try:
+        result = writes(measured.lm, head, text)
+    except ManyHeadsError as error:
+        return _section("writes", (), "", first_line(error)), None
+    does, ranks, copying = result.does, result.ranks, result.copying
+    side, share = max((("promoted", ranks.copies), ("suppressed", ranks.suppresses)), key=lambda pair: pair[1])
+    habit = {"promotes": "promotes the token that it looks at", "suppresses": "suppresses the token that it looks at"}
+    words = habit.get(does, "neither promotes nor suppresses the token that it looks at")
+    words += f"; among the five most {side} for {share:.0%} of {ranks.num_words} words"
+    facts = [Fact("copying, by its weights", rounded(copying.value), "-1 to 1", words=words)]
+    facts += [
+        Fact(f"looks for {name}", rounded(of.value), "-1 to 1", words=f"by its weights; chance within {2 * of.chance:.2f}")
+        for name, of in result.matching.items()
+    ]
+    facts += [
+        Fact(f"of {table.token.strip() or table.token!r}", words=f"promotes {_listed(table.promoted)}; suppresses {_listed(table.suppressed)}")
+        for table in result.tables[:EXAMPLES]
+    ]
+    for row in result.strongest:
+        keys = ", ".join(f"{key.token.strip()} ({key.position})" for key in row.keys[:2])
+        facts.append(
+            Fact(f"at {row.token.strip() or row.token!r} ({row.position}) of the first text", rounded(row.of_layer), "of its layer",
+                 words=f"from {keys}: promotes {_listed(row.promoted)}; suppresses {_listed(row.suppressed)}")
+        )  # fmt: skip
+    chance = f"copying by chance within {2 * copying.chance:.2f}"
+    note = f"{chance}; by weights, a token is {result.notes.get('source', 'its row of the table')}; on the text, the length of its output over its layer's"
+    clause = None
+    if does in habit:
+        known = replace(facts[0], label=f"{does} the token that it looks at", command=f"mh.writes(lm, {str(head)!r})")
+        clause = Clause(f"{does} the token that it looks at", known)
+    return _section("writes", facts, command, note), clause
+
+
+def tokens_in(fact: Fact) -> list[str]:
+    """The tokens that a line of "what does it write" names."""
+    if "promotes" not in fact.words or fact.unit == "-1 to 1":
+        return []
+    return [word for word in fact.words.replace(";", " ").split() if word not in ("from", "promotes", "suppresses")]
+
+
+def _listed(pairs: Sequence[tuple[str, float]]) -> str:
+    return " ".join(token.strip() or repr(token) for token, _ in pairs[:TOKENS])
 
 
 def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
