@@ -57,6 +57,7 @@ __all__ = [
     "find_circuit",
     # what a head adds, and what reads it
     "logit_attribution",
+    "writes",
     "composition",
     # why a head looks there
     "why",

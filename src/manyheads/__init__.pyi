@@ -6,6 +6,7 @@ from .circuits import find_circuit as find_circuit
 from .circuits import logit_attribution as logit_attribution
 from .circuits import patch as patch
 from .circuits.why import why as why
+from .circuits.writes import writes as writes
 from .corpora import open_corpus as open_corpus
 from .edits import applied as applied
 from .errors import ManyHeadsError as ManyHeadsError

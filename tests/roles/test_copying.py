@@ -9,9 +9,10 @@ from torch import nn
 from transformers import GPT2Model, OPTConfig, OPTForCausalLM
 
 import manyheads as mh
+from manyheads.circuits.writes import Products, eigenvalue_score
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.roles.probes import copying_scores
-from manyheads.roles.probes.copying import Products, eigenvalue_score, fold_of
+from manyheads.roles.probes.copying import fold_of
 from tests.models.eager import draw
 from tests.models.tiny import tiny_bert, tiny_gemma2, tiny_gpt2, tiny_llama, tiny_t5, tiny_tokenizer
 from tests.refusals import refuses
@@ -161,7 +162,7 @@ def test_the_same_seed_gives_the_same_chance(fresh):
 
 def test_products_are_chunked_sums_over_the_vocabulary_and_eigenvalues_by_hand(fresh, monkeypatch):
     e, u = (torch.randn(23, 5, generator=fresh) for _ in range(2))
-    monkeypatch.setattr("manyheads.roles.probes.copying.CHUNK_TOKENS", 7)
+    monkeypatch.setattr("manyheads.circuits.writes.trace_share.CHUNK_TOKENS", 7)
     got = Products.of(e, u)
     a, b = ((each - each.mean(0)).double() for each in (e, u))
     for have, want in ((got.met, a.T @ b), (got.embedded, a.T @ a), (got.read, b.T @ b)):

@@ -286,29 +286,6 @@ def _answers(lm: LoadedModel, answers: AnswersLike, count: int, first: bool) -> 
             f"{len(listed_answers)} answers were given for {count} texts: give one for all, or a list with one for "
             f"each; a pair is a tuple, as in (' Paris', ' Rome')."
         )
-    size = lm.spec.vocab_size
-
-    def token(answer: object) -> int:
-        if isinstance(answer, bool) or not isinstance(answer, int | str):
-            raise TextError(
-                f"answer {answer!r} is a {type(answer).__name__}: give a word, a token's id, or a pair of them."
-            )
-        if isinstance(answer, int):
-            if answer < 0 or (size is not None and answer >= size):
-                raise TextError(f"answer {answer} is no token: ids are 0 to {(size or 1) - 1}.")
-            return answer
-        ids = lm.required_tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
-        if not ids:
-            raise TextError(f"the tokenizer makes no token of the answer {answer!r}: give a word that it knows.")
-        if len(ids) > 1 and not first:
-            pieces = lm.required_tokenizer.convert_ids_to_tokens(ids)
-            blank = "" if answer.startswith(" ") else f" (often with its blank, {' ' + answer.strip()!r})"
-            raise TextError(
-                f"the answer {answer!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), and a logit is of one: "
-                f"give a word of one token{blank}, or first_token=True for the first."
-            )
-        return int(ids[0])
-
     listed: list[tuple[int, int | None]] = []
     for answer in listed_answers:
         if isinstance(answer, tuple):
@@ -316,10 +293,39 @@ def _answers(lm: LoadedModel, answers: AnswersLike, count: int, first: bool) -> 
                 raise TextError(
                     f"answer {answer!r} has {len(answer)} parts: a pair has two, the first less the second."
                 )
-            listed.append((token(answer[0]), token(answer[1])))
+            listed.append((token_of(lm, answer[0], first), token_of(lm, answer[1], first)))
         else:
-            listed.append((token(answer), None))
+            listed.append((token_of(lm, answer, first), None))
     return listed
+
+
+def token_of(lm: LoadedModel, token: object, first: bool = False, noun: str = "answer") -> int:
+    """A token's id, by its spelling or as it is. `first`: of a word in several tokens its first one. Errors: TextError.
+
+    `noun`: what errors call it.
+    """
+    size = lm.spec.vocab_size
+    if isinstance(token, bool) or not isinstance(token, int | str):
+        pair = ", or a pair of them" if noun == "answer" else ""
+        raise TextError(f"{noun} {token!r} is a {type(token).__name__}: give a word, a token's id{pair}.")
+    if isinstance(token, int):
+        if token < 0 or (size is not None and token >= size):
+            raise TextError(f"{noun} {token} is no token: ids are 0 to {(size or 1) - 1}.")
+        return token
+    ids = lm.required_tokenizer(token, add_special_tokens=False, verbose=False)["input_ids"]
+    if not ids:
+        raise TextError(f"the tokenizer makes no token of the {noun} {token!r}: give a word that it knows.")
+    if len(ids) > 1 and not first:
+        pieces = lm.required_tokenizer.convert_ids_to_tokens(ids)
+        blank = "" if token.startswith(" ") else f" (often with its blank, {' ' + token.strip()!r})"
+        what, other = (
+            ("and a logit is of one", ", or first_token=True for the first") if noun == "answer" else ("not one", "")
+        )
+        raise TextError(
+            f"the {noun} {token!r} has {len(ids)} tokens ({', '.join(map(repr, pieces))}), {what}: give a word of one "
+            f"token{blank}{other}."
+        )
+    return int(ids[0])
 
 
 def _one_batch(
@@ -348,7 +354,7 @@ def _one_batch(
     with torch.enable_grad(), exact_arithmetic():
         rows, place_index = (torch.tensor(index, device=logits.device) for index in (range(len(answers)), chosen))
         own_logits = exact(logits[rows, place_index].detach())
-        vector, factor, how = _vector(lm, stream, logits, rows, place_index, own_logits)
+        vector, factor, how = logits_of(lm, stream, logits, rows, place_index, own_logits)
         target, capped = _difference(vector * factor, answers), _difference(own_logits, answers)
         require_linear(vector, stream.entries, lm.name)
         entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
@@ -401,7 +407,7 @@ def _difference(logits: Tensor, answers: list[tuple[int, int | None]]) -> Tensor
     return first - torch.where(compared, logits[rows, [other or 0 for _, other in answers]], 0)
 
 
-def _vector(
+def logits_of(
     lm: LoadedModel, stream: Stream, logits: Tensor, rows: Tensor, place_index: Tensor, own_logits: Tensor
 ) -> tuple[Tensor, float, str]:
     """All logits at the positions, a factor on them, and what they are in words; linear in the stream.

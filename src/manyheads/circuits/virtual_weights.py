@@ -26,7 +26,7 @@ Sniady 2006 (moments of Haar-random rotations); Goldowsky-Dill et al. 2023 (path
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,14 +39,15 @@ from torch import Tensor, nn
 
 from manyheads.attention import exact_arithmetic, log_sum_exp
 from manyheads.base import Json, brief, one_of, plain
-from manyheads.circuits.residual import Branches, NormForm, norm_form
+from manyheads.circuits.head_matrices import folds_of, head_matrices
+from manyheads.circuits.residual import Branches
 from manyheads.edits import replaced_forward, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike, NotIterated
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
-from manyheads.models import AttentionCall, LoadedModel, probe_inputs, run
-from manyheads.models.weights import Projections, holders_of, is_norm, output_projection, weight_by_head
+from manyheads.models import AttentionCall, LoadedModel
+from manyheads.models.weights import weight_by_head
 from manyheads.recording import Layer
 from manyheads.recording.exact_map import window_weights
 from manyheads.spec import CROSS, ModelSpec, Site
@@ -208,40 +209,18 @@ class _OfSite:
 
 def _matrices(lm: LoadedModel) -> tuple[list[_OfSite], int, dict[str, str]]:
     """Every layer's matrices with norms folded, the directions that the stream has, and what was folded, in words."""
-    spec, folds = lm.spec, _folds(lm)
+    spec, folds = lm.spec, folds_of(lm)
     large = sum(site.num_heads for site in spec.sites) ** 2 * float(spec.embed_dim or 1) ** 2 > EXACT_WORK
     kind = torch.float32 if large else torch.float64
     centred = any(form is not None and form.centres for fold in folds for form in fold.reads.values())
     out: list[_OfSite] = []
     for site, fold in zip(spec.sites, folds, strict=True):
-        path = site.module.partition("#")[0]
-        module = lm.model.get_submodule(path)
-        holders = holders_of(module, site)
-        output = output_projection(lm.model, path, site.num_heads * site.v_dim)
-        if not holders or output is None:
-            raise ModelError(
-                f"{spec.name}: q, k, v and the output projection of {site}, module {path!r} "
-                f"({type(module).__name__}), were not found as matrices by head, so their composition is not known."
-            )
-        projections = Projections(site, module, holders, *output, {})
-        weight = {part: projections.read(part)[0].to(kind) for part in "qkv"}
-        for part, gain in fold.gains.items():
-            weight[part] = weight[part] * gain.to(kind)[..., None]
-        for part, form in fold.reads.items():
-            if form is not None:
-                weight[part] = weight[part] * form.gain.to(kind)
-            if centred:
-                weight[part] = weight[part] - weight[part].mean(-1, keepdim=True)
-        written = weight_by_head(projections.output, site.num_heads, site.v_dim).to(kind)
-        if fold.writes is not None:
-            written = written * fold.writes.gain.to(kind)
-        if centred:
-            written = written - written.mean(-1, keepdim=True)
-        group = torch.arange(site.num_heads, device=written.device) // (site.num_heads // site.num_kv_heads)
-        q, k, v = weight["q"], weight["k"][group], weight["v"][group]
+        heads = head_matrices(lm, site, fold, kind, "their composition is not known")
+        # The stream of a model with LayerNorms has one direction less: what is read and written has no part along it.
+        q, k, v, o = (x - x.mean(-1, keepdim=True) if centred else x for x in heads)
         # What is read is met on the right of W_K^T W_Q, W_Q^T W_K and W_O^T W_V; what is written, on the left of W_OV.
-        reads = {"q": Grams.of(q, k), "k": Grams.of(k, q), "v": Grams.of(v, written)}
-        out.append(_OfSite(site, Grams.of(written, v), reads))
+        reads = {"q": Grams.of(q, k), "k": Grams.of(k, q), "v": Grams.of(v, o)}
+        out.append(_OfSite(site, Grams.of(o, v), reads))
     norms = "gains and centring of LayerNorm" if centred else "gains"
     unread = sum(all(form is None for form in fold.reads.values()) for fold in folds)
     notes = {"folded": f"{norms} of the norms before layers, into what reads through them"}
@@ -257,101 +236,6 @@ def _matrices(lm: LoadedModel) -> tuple[list[_OfSite], int, dict[str, str]]:
     notes["positions"] = "rotary positions, where there are any: the product at distance 0"
     notes["dtype"] = str(kind).removeprefix("torch.")
     return out, int(out[0].writes.left.shape[-1]) - centred, notes
-
-
-@dataclass(eq=False)
-class _Fold:
-    """Norms around a layer: before what reads by q, k and v, after what writes; gains by dimension of q and k.
-
-    `passes`: whether the norm before the layer is one that the stream itself passes, in another block.
-    """
-
-    reads: dict[str, NormForm | None]
-    writes: NormForm | None
-    gains: dict[str, Tensor]
-    passes: bool
-
-
-def _folds(lm: LoadedModel) -> list[_Fold]:
-    """The norms around each layer, told from one small forward pass: whose output is what the layer reads."""
-    model, spec = lm.model, lm.spec
-    norms: list[tuple[str, nn.Module, Tensor, Tensor]] = []
-    tensors: dict[tuple[str, str], Tensor] = {}  # path, and which of q, k, v (or "all", "out"): the tensor
-
-    def keep_norm(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
-            if args and isinstance(output, Tensor) and isinstance(args[0], Tensor):
-                norms.append((path, module, args[0].detach(), output.detach()))
-
-        return hook
-
-    def keep_input(path: str, parts: str) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-            layer_input = args[0] if args else kwargs.get("hidden_states")
-            if isinstance(layer_input, Tensor):
-                tensors.setdefault((path, parts), layer_input.detach())
-
-        return hook
-
-    with ExitStack() as stack:
-        for path, module in model.named_modules():
-            if is_norm(module):
-                stack.callback(module.register_forward_hook(keep_norm(path)).remove)
-        for site in spec.sites:
-            path = site.module.partition("#")[0]
-            module = model.get_submodule(path)
-            hook = module.register_forward_pre_hook(keep_input(path, "all"), with_kwargs=True)
-            stack.callback(hook.remove)
-            for holder in holders_of(module, site):
-                hook = holder.module.register_forward_pre_hook(keep_input(path, holder.parts), with_kwargs=True)
-                stack.callback(hook.remove)
-            output = output_projection(model, path, site.num_heads * site.v_dim)
-            if output is not None:
-
-                def keep_output(module: nn.Module, args: object, result: Tensor, path: str = path) -> None:
-                    tensors.setdefault((path, "out"), result.detach())
-
-                stack.callback(output[1].register_forward_hook(keep_output).remove)
-        with torch.no_grad():
-            run(model, lm.name, probe_inputs(model))
-
-    def same(a: Tensor, b: Tensor) -> bool:
-        return a.shape == b.shape and torch.equal(a, b)
-
-    folds: list[_Fold] = []
-    for site in spec.sites:
-        path = site.module.partition("#")[0]
-        block = path.rpartition(".")[0]
-        reads: dict[str, NormForm | None] = {}
-        passes = False
-        names = path.split(".")
-        number = next((place for place, name in enumerate(names) if name.isdigit()), len(names) - 1)
-        numbered = ".".join(names[: number + 1])  # "model.layers.3" of "model.layers.3.self_attn"
-        for part in "qkv":
-            layer_input = next(
-                (x for (of_path, parts), x in tensors.items() if of_path == path and part in parts), None
-            )
-            layer_input = tensors.get((path, "all")) if layer_input is None else layer_input
-            before = [entry for entry in norms if layer_input is not None and same(entry[3], layer_input)]
-            reads[part] = norm_form(before[0][1], before[0][2], before[0][3], before[0][0]) if before else None
-            passes |= bool(before) and not before[0][0].startswith(numbered)
-        written = tensors.get((path, "out"))
-        after = [entry for entry in norms if written is not None and same(entry[2], written)]
-        writes = norm_form(after[0][1], after[0][2], after[0][3], after[0][0]) if after else None
-        gains: dict[str, Tensor] = {}
-        for name, module, x, y in norms:
-            inside = name.removeprefix(f"{path}.")
-            weight = getattr(module, "weight", None)
-            if inside == name or weight is None:
-                continue
-            for part, count in (("q", site.num_heads), ("k", site.num_kv_heads)):
-                if inside.startswith(part) or inside.endswith(f"_{part}"):
-                    # For each dimension; of each head, where the norm has a row for each (Cohere).
-                    shape = (count, site.qk_dim)
-                    gain = weight.detach() if weight.shape == shape else norm_form(module, x, y, name).gain
-                    gains[part] = gain.view(shape) if gain.numel() == count * site.qk_dim else gain
-        folds.append(_Fold(reads, writes, gains, passes and bool(block)))
-    return folds
 
 
 def _scores(spec: ModelSpec, matrices: list[_OfSite], width: int) -> tuple[dict[str, ndarray], dict[str, ndarray]]:

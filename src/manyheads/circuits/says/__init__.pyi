@@ -15,4 +15,5 @@ from .stream import Addition as Addition
 from .stream import Additions as Additions
 from .stream import StreamShares as StreamShares
 from .stream import additions as additions
+from .stream import layer_additions as layer_additions
 from .stream import stream_shares as stream_shares

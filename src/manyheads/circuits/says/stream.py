@@ -57,6 +57,8 @@ SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 class Addition:
     """What one attention layer added to the stream at one token: `after = before + the heads + bias + beside`.
 
+    Of `layer_additions` at every token of a text: then there is a row for each.
+
     - `joined`: what the output projection read, head by head; `gain`, where a model has it, a factor of each head on
       the way there.
     - `before`, `after`: the stream around the sum.
@@ -67,11 +69,11 @@ class Addition:
     """
 
     site: Site
-    joined: Float64[Tensor, "h f"]
-    before: Float64[Tensor, "m"]
-    after: Float64[Tensor, "m"]
-    normed: Float64[Tensor, "m"] | None
-    beside: Float64[Tensor, "m"] | None
+    joined: Float64[Tensor, "*n h f"]
+    before: Float64[Tensor, "*n m"]
+    after: Float64[Tensor, "*n m"]
+    normed: Float64[Tensor, "*n m"] | None
+    beside: Float64[Tensor, "*n m"] | None
     norm: Norm
     weight: Float[Tensor, "h f m"]
     bias: Float64[Tensor, "m"]
@@ -79,26 +81,32 @@ class Addition:
     factor: float = 1.0
     branch: NormForm | None = None
 
-    def of_heads(self, out: Float64[Tensor, "h f"], heads: slice = slice(None)) -> Float64[Tensor, "h m"]:
-        """What these outputs of heads add to the stream. Cost: O(h * f * m)."""
+    def of_heads(self, out: Float64[Tensor, "*n h f"], heads: slice = slice(None)) -> Float64[Tensor, "*n h m"]:
+        """What these outputs of heads add to the stream. Cost: O(h * f * m) a row."""
         out = out if self.gain is None else out * self.gain[heads, None]
-        return self._through(torch.einsum("hf,hfm->hm", out, self.weight[heads].double()))
+        return self.through(torch.einsum("...hf,hfm->...hm", out, self.weight[heads].double()), 1)
 
     @property
-    def of_bias(self) -> Float64[Tensor, "m"]:
+    def of_bias(self) -> Float64[Tensor, "*n m"]:
         """What the output projection's bias adds, and that of the branch's norm."""
-        added = self._through(self.bias)
+        added = self.through(self.bias.expand_as(self.before))
         return added if self.branch is None else added + self.branch.rest * self.factor
 
     @property
-    def of_layer(self) -> Float64[Tensor, "m"]:
+    def of_layer(self) -> Float64[Tensor, "*n m"]:
         """What heads and bias add together."""
         added = self.after - self.before
         return added if self.beside is None else added - self.beside
 
-    def _through(self, x: Float64[Tensor, "*rows m"]) -> Float64[Tensor, "*rows m"]:
+    def through(self, x: Float64[Tensor, "*rows m"], axes: int = 0) -> Float64[Tensor, "*rows m"]:
+        """What something that the output projection gives becomes in the stream, the branch's norm held.
+
+        `axes`: how many there are between a token's and the stream's, as that of heads.
+        """
         if self.branch is not None:
-            x = (x - x.mean(-1, keepdim=True) if self.branch.centres else x) * self.branch.slope
+            slope = self.branch.slope.double()
+            slope = slope.reshape(*slope.shape[:-1], *[1] * axes, slope.shape[-1])
+            x = (x - x.mean(-1, keepdim=True) if self.branch.centres else x) * slope
         return x * self.factor
 
 
@@ -125,9 +133,30 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
     Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are no text
     or that the model reads otherwise; ModelError as `Branches.of`; GuardError.
     """
-    batch = batch_of(lm, tokens, text)
+    follower, _ = _followed(lm, batch_of(lm, tokens, text), _Follower(position))
+    by_site, reasons = dict[str, Addition](), dict[str, str]()
+    for site in lm.spec.sites:
+        try:
+            by_site[str(site)] = follower.addition(site)
+        except ModelError as error:
+            reasons[str(site)] = str(error)
+    return Additions(by_site, reasons)
+
+
+def layer_additions(lm: LoadedModel, batch: Batch, site: Site) -> tuple[Addition, AttentionCall]:
+    """What one attention layer adds at every token of a text, and the call that gave it.
+
+    `batch`: of that text alone. Cost: one forward pass, and a few numbers of each token and dimension of the stream.
+    Errors: ModelError where what its heads add is not known.
+    """
+    follower, calls = _followed(lm, batch, _Follower(slice(None), str(site)))
+    return follower.addition(site), calls[str(site)]
+
+
+def _followed(lm: LoadedModel, batch: Batch, follower: _Follower) -> tuple[_Follower, dict[str, AttentionCall]]:
+    """The follower after one forward pass, and the calls of the layers that it followed."""
     branches = Branches.of(lm.model, lm.spec)
-    follower, pending, thread = _Follower(position), list[AttentionCall](), threading.get_ident()
+    pending, calls, thread = list[AttentionCall](), dict[str, AttentionCall](), threading.get_ident()
     with ExitStack() as stack:
 
         def hook(module: nn.Module, after: Callable[..., None]) -> None:
@@ -139,8 +168,12 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
             stack.callback(module.register_forward_hook(in_this_thread).remove)
 
         def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            if pending:
-                follower.begin(pending.pop(), module, args[0], output)
+            if not pending:
+                return
+            call = pending.pop()
+            if follower.only in ("", str(call.site)):
+                calls[str(call.site)] = call
+            follower.begin(call, module, args[0], output)
 
         for module in branches.outputs.values():
             hook(module, project)
@@ -151,20 +184,7 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
                 hook(module, partial(follower.pass_norm, path))
         stack.enter_context(follower)
         forward(lm, batch, pending.append, guard=False)
-    by_site, reasons = dict[str, Addition](), dict[str, str]()
-    for site in lm.spec.sites:
-        branch = follower.branches.get(str(site))
-        if branch is None or branch.before is None:
-            reasons[str(site)] = (
-                f"{site}: what its output projection gives was not seen to enter a sum with the residual stream, so "
-                f"what its heads add is not known."
-            )
-            continue
-        try:
-            by_site[str(site)] = branch.addition()
-        except ModelError as error:
-            reasons[str(site)] = str(error)
-    return Additions(by_site, reasons)
+    return follower, calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,7 +311,7 @@ class _Branch:
     site: Site
     module: nn.Module
     gain: Tensor | None
-    out: Float[Tensor, "h f"]
+    out: Float[Tensor, "*n h f"]
     read: Tensor
     gave: Tensor
     beside: Tensor | None = None
@@ -308,10 +328,10 @@ class _Branch:
             self.site,
             map(_double, (self.out, self.gave, self.before, self.after, self.entered)),
         )
-        joined, tolerance = _double(self.read).reshape(site.num_heads, site.v_dim), TOLERANCE[self.gave.dtype]
+        joined, tolerance = _double(self.read).unflatten(-1, (site.num_heads, site.v_dim)), TOLERANCE[self.gave.dtype]
         gain = None if self.gain is None else _double(self.gain)
         out = out if gain is None else out * gain[:, None]
-        if not _near(out, joined, out.norm(), tolerance):
+        if not _near(out.flatten(-2), joined.flatten(-2), out.flatten(-2).norm(dim=-1), tolerance):
             raise ModelError(
                 f"{site}: something acts between what its heads give and what the output projection reads (a gate, a "
                 f"norm), so what its heads add is not known."
@@ -334,8 +354,8 @@ class _Branch:
                 site, joined, before, after, normed, beside, self.norm, weight, bias, gain, factor, form
             )
             heads = addition.of_heads(out if gain is None else _double(self.out))
-            parts = [before, *heads, addition.of_bias, *([] if beside is None else [beside])]
-        size = torch.stack(parts).square().sum().sqrt()
+            parts = [before, *heads.unbind(-2), addition.of_bias, *([] if beside is None else [beside])]
+        size = torch.stack(parts).square().sum((0, -1)).sqrt()
         if not _near(torch.stack(parts).sum(0), after, size, tolerance):
             raise ModelError(
                 f"{site}: between what its output projection gives and the residual stream something acts that is "
@@ -345,7 +365,8 @@ class _Branch:
 
 
 def _near(x: Tensor, y: Tensor, size: Tensor, tolerance: float) -> bool:
-    return float((x - y).norm()) <= tolerance * max(float(size), 1e-30)
+    """Whether rows are alike, to a share of each row's size."""
+    return bool(((x - y).norm(dim=-1) <= tolerance * size.clamp_min(1e-30)).all())
 
 
 def _double(x: Tensor | None) -> Tensor:
@@ -358,12 +379,14 @@ class _Follower(CallsOfTorch):
 
     A result of the same size as what is followed is followed, too: of dropout, of a norm's steps, of a change of shape
     or dtype. Tensors are known by their identity, and so are held as long as they are followed. Of anything else the
-    row of one position is kept, at once: models add in place.
+    row of one position is kept (or all rows, of `slice(None)`), at once: models add in place.
+
+    `only`: the one layer that is followed, "" for all.
     """
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int | slice, only: str = "") -> None:
         super().__init__()
-        self.position = position
+        self.position, self.only = position, only
         self.branches: dict[str, _Branch] = {}
         self.of_attention: dict[int, Tensor] = {}
         self.of_feed_forward: dict[int, Tensor] = {}
@@ -372,8 +395,13 @@ class _Follower(CallsOfTorch):
         self.continued: tuple[_Branch, Tensor] | None = None  # what a norm makes of the stream after that branch
 
     def begin(self, call: AttentionCall, module: nn.Module, read: Tensor, gave: Tensor) -> None:
+        if self.only not in ("", str(call.site)):
+            self.of_attention, self.norms = {}, []
+            return
         self.of_attention = {id(gave): gave}  # what an earlier branch left behind is given up
-        out = call.out[0, :, min(self.position, call.out.shape[2] - 1)].clone()
+        last = call.out.shape[2] - 1
+        rows = min(self.position, last) if isinstance(self.position, int) else self.position
+        out = call.out[0].transpose(0, 1)[rows].clone()
         row_read, row_gave = self.row(read), self.row(gave)
         if row_read is None or row_gave is None:  # a shorter text, of another stack
             self.of_attention = {}
@@ -402,7 +430,17 @@ class _Follower(CallsOfTorch):
     def row(self, x: Tensor) -> Tensor | None:
         """The row of the position, of the one text that is read; some models flatten texts and positions."""
         rows = x.detach().reshape(-1, x.shape[-1])
-        return rows[self.position].clone() if self.position < len(rows) else None
+        return rows[self.position].clone() if not isinstance(self.position, int) or self.position < len(rows) else None
+
+    def addition(self, site: Site) -> Addition:
+        """What was followed of one layer. Errors: ModelError."""
+        branch = self.branches.get(str(site))
+        if branch is None or branch.before is None:
+            raise ModelError(
+                f"{site}: what its output projection gives was not seen to enter a sum with the residual stream, so "
+                f"what its heads add is not known."
+            )
+        return branch.addition()
 
     def called(self, function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         terms = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]

@@ -37,11 +37,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor, nn
 
 from manyheads.base import Json, brief, plain, plural
+from manyheads.circuits.writes import Products, eigenvalue_score
 from manyheads.errors import ModelError, StatisticError
 from manyheads.heads import Head
 from manyheads.machine import is_split
@@ -50,14 +51,12 @@ from manyheads.models.weights import Projections, holders_of, is_norm, output_pr
 from manyheads.recording import head_place
 from manyheads.spec import CROSS
 
-CHUNK_TOKENS = 8_192  # of the vocabulary, multiplied at a time
 PROBE_TOKENS = 4
 PROBE_ROWS = 64
 PROBE_SIZE = 30.0  # so large that no epsilon counts
 SHIFT = 7.0  # added to every number of a row: a norm that subtracts the mean does not see it
 SAME = 1 - 1e-4  # cosine: the same numbers, to the rounding of half types
 FITS = 1e-2  # of the output: how far a norm may be from gain times the normalised input
-JITTER = 1e-12  # of a covariance's trace, added so that a flat one can be factored
 
 
 class HeadCopying(NamedTuple):
@@ -174,54 +173,6 @@ def copying_scores(lm: LoadedModel, *, draws: int = 20, seed: int = 0) -> Copyin
     story = "; ".join([*layers, "no norm before the unembedding" if last is None else "the last norm"])
     notes = {"model": lm.name, "folded": story, "chance": f"{draws} shuffled vocabularies"}
     return CopyingScores(heads, torch.cat(scores).numpy(), torch.cat(spreads).numpy(), notes)
-
-
-def eigenvalue_score(matrices: Float64[Tensor, "... f f"]) -> Float64[Tensor, "..."]:
-    """The sum of the eigenvalues over the sum of their absolute values; 0 where there are none."""
-    values = torch.linalg.eigvals(matrices)
-    total = values.abs().sum(-1)
-    return torch.where(total > 0, values.real.sum(-1) / total.clamp_min(1e-300), 0.0)
-
-
-class Products(NamedTuple):
-    """Sums over the vocabulary: of embeddings with the same token's unembedding, and of each with itself, centred."""
-
-    met: Float64[Tensor, "m m"]
-    embedded: Float64[Tensor, "m m"]
-    read: Float64[Tensor, "m m"]
-
-    @staticmethod
-    def of(embedding: Float[Tensor, "v m"], unembedding: Float[Tensor, "v m"]) -> Products:
-        means = [matrix.double().mean(0) for matrix in (embedding, unembedding)]
-        sums = [
-            torch.zeros(embedding.shape[1], embedding.shape[1], dtype=torch.float64, device="cpu") for _ in range(3)
-        ]
-        for begin in range(0, len(embedding), CHUNK_TOKENS):
-            chunk = slice(begin, begin + CHUNK_TOKENS)
-            # Centred in float64, multiplied in float32: the product is what takes the time.
-            e, u = ((x[chunk].double() - mean).float() for x, mean in zip((embedding, unembedding), means, strict=True))
-            for total, (left, right) in zip(sums, ((e, u), (e, e), (u, u)), strict=True):
-                total += (left.T @ right).double()
-        met, embedded, read = sums
-        return Products(met, embedded, read)
-
-    def shuffled(
-        self, values: Float64[Tensor, "h f m"], read: Float64[Tensor, "h f m"], draws: int, generator: torch.Generator
-    ) -> Float64[Tensor, "draws h f f"]:
-        """What `values @ met @ read^T` is where every token meets another, but for a factor that no score sees: normal,
-        its rows and columns as correlated as the heads' own matrices make them."""
-        rows = _factor(values @ self.embedded @ values.transpose(1, 2))
-        columns = _factor(read @ self.read @ read.transpose(1, 2))
-        noise = torch.randn(draws, *rows.shape, generator=generator, dtype=torch.float64)
-        return rows @ noise @ columns.transpose(1, 2)
-
-
-def _factor(covariance: Float64[Tensor, "h f f"]) -> Float64[Tensor, "h f f"]:
-    # Few embeddings or a narrow reader leave a flat covariance, which has no Cholesky factor without the jitter.
-    trace = covariance.diagonal(0, 1, 2).sum(-1)[:, None, None].clamp_min(1e-300)
-    return torch.linalg.cholesky(
-        covariance + JITTER * trace * torch.eye(covariance.shape[-1], dtype=torch.float64, device="cpu")
-    )
 
 
 def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) -> tuple[Tensor, Tensor, str]:

@@ -1,0 +1,329 @@
+"""`cards`: a card for every head of a model, or for some, from what `measured.py` has of all.
+
+Sections whose numbers a model cannot give stay without facts, and say why. Commands are those of the command line; where
+there is none, a line of Python after the three of `PRELUDE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from manyheads.base import Progress, first_line, plural
+from manyheads.cards.card import Card, Fact, Section, TextMap, rounded
+from manyheads.cards.measured import TEXTS, Measured, is_on_words
+from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
+from manyheads.circuits.why import why
+from manyheads.circuits.writes import writes
+from manyheads.corpora import reading_of
+from manyheads.edits import require_loaded
+from manyheads.errors import ManyHeadsError
+from manyheads.heads import Head, HeadsLike
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel
+from manyheads.roles.words import UNLABELLED
+from manyheads.texts import readable
+
+PARTNERS = 4  # heads that are listened to, and that listen
+NEIGHBOURS = 4
+WRITERS, LEAST = 3, 0.02  # of a weight's side, and the least share of one that is shown, in nats
+EXAMPLES, TOKENS = 3, 5  # tokens of which it is shown what is written, and how many of these
+LINES = 12  # of "where does it look"
+ALWAYS = (
+    "previous token", "next token", "self", "local", "duplicate token", "induction", "punctuation", "rare tokens",
+    "sink", "first token",
+)  # fmt: skip
+"""Questions whose answer is shown of every head, whether a claim holds or not."""
+BY = {"q": "by its queries", "k": "by its keys", "v": "by its values"}
+ASKS = {
+    "evidence": "How is that known?",
+    "looks": "Where does it look?",
+    "why": "Why there?",
+    "writes": "What does it write?",
+    "listens": "Whom does it listen to?",
+    "heard": "Who listens to it?",
+    "lost": "What is lost without it?",
+    "reach": "Does it need a long context?",
+    "neighbours": "Which heads look like it?",
+}
+
+
+def prelude_of(model: str) -> str:
+    """The lines that stand before a command in Python."""
+    return f"import manyheads as mh; from manyheads.corpora import reading_of; lm = mh.load({model!r})"
+
+
+def cards(
+    lm: LoadedModel,
+    heads: HeadsLike = "all",
+    *,
+    on_step: Callable[[str], Progress | None] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Card, ...]:
+    """A card for each of these heads: what it is in one sentence, and the evidence for it.
+
+    - `lm`: a loaded model.
+    - `heads`: as in a plan ("L12H3", "L3, L5H1"); "all": every head.
+    - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
+      that is.
+    - `progress`: called with cards made, and how many there are.
+
+    Every part is measured once for all cards, on the bundled texts of the model's kind. What a model cannot be asked
+    (no tokenizer, no next token) is one line of its section.
+    Cost: that of `find_roles`, `roles.probes`, `composition` and `head_families`, and a sweep of ablations on 64 texts,
+    half a forward pass for each head and each of its ten random controls: for all 270 heads of smollm2 some ten minutes
+    of a processor, for one head two. Errors: HeadError, ModelError.
+    """
+    require_loaded(lm)
+    require_all_heads(lm.model, lm.name, "cards")
+    chosen = lm.spec.heads.heads if heads == "all" else lm.spec.select(heads).heads
+    measured = Measured(lm, chosen, on_step or (lambda _: None))
+    made: list[Card] = []
+    for head in chosen:
+        made.append(card_of(measured, head))
+        if progress is not None:
+            progress(len(made), len(chosen))
+    return tuple(made)
+
+
+def card_of(measured: Measured, head: Head) -> Card:
+    """The card of one head."""
+    lm, missing = measured.lm, measured.missing
+    site = lm.spec.site_of(head)
+    role = None if measured.labels is None else measured.labels.role_of(head)
+    maps = _maps(measured, head)
+    written, wrote = _writes(measured, head, maps[0].text if maps else None)
+    clauses = clauses_of(measured, head, wrote)
+    evidence = [clause.fact for clause in clauses]
+    sections = (
+        _section("evidence", evidence, "", missing.get("labels", "") if role is None else ""),
+        _looks(measured, head),
+        _why(measured, head, maps),
+        written,
+        *_partners(measured, head),
+        _lost(measured, head),
+        _reach(measured, head),
+        _neighbours(measured, head),
+    )
+    label = UNLABELLED if role is None else role.name
+    sentence = sentence_of(clauses, missing.get("labels", "nothing is known of it"))
+    found = [label, *(fact.label for fact in sections[1].facts if fact.mark == "holds")]
+    found += [word for fact in sections[3].facts for word in tokens_in(fact)]
+    group = site.kv_head_of(head.index)
+    sharing = [str(other) for other in site.heads if other != head and site.kv_head_of(other.index) == group]
+    of_stack = lm.spec.stacks[head.stack]
+    place = f"head {head.index} of {site.num_heads} in layer {head.layer} of {len(of_stack)}, both counted from 0"
+    if site.num_kv_heads < site.num_heads:
+        place += f"; key/value head {group}, shared with {', '.join(sharing)}"
+    notes = {"python": prelude_of(lm.name)}
+    if measured.labels is not None:
+        notes["labels"] = f"{measured.labels.num_texts:,} {measured.labels.texts_are}; {measured.labels.because}"
+    return Card(
+        lm.name, head, place, group, label, sentence, maps, sections,
+        tuple(dict.fromkeys(filter(None, found))), notes,
+    )  # fmt: skip
+
+
+def _section(name: str, facts: Sequence[Fact], command: str, note: str = "") -> Section:
+    return Section(name, ASKS[name], tuple(facts), command if facts else "", note)
+
+
+def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
+    shown, mean = measured.shown(head)
+    out: list[TextMap] = []
+    role = None if measured.labels is None else measured.labels.role_of(head)
+    what = "does most of what its label says" if is_on_words(role) else "looks most at words beside itself and the sinks"
+    for one in shown:
+        weights = measured.weights(head, one.place)
+        pieces = readable(measured.tokens, one.place)
+        thousandths = [
+            tuple(round(value * 1000) for value in row[: int(row.nonzero().max()) + 1 if bool(row.any()) else 0].tolist())
+            for row in weights
+        ]
+        text = measured.pool_texts[one.place]
+        words = f"of {plural(len(measured.pool_texts), 'short text')} one on which it {what}: {one.share:.0%}, "
+        out.append(
+            TextMap(
+                text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
+                f"{words}{mean:.0%} in the mean", f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
+            )
+        )  # fmt: skip
+    return tuple(out)
+
+
+def quoted(text: str) -> str:
+    """The text as a shell takes it."""
+    return f'"{text}"' if not set(text) & set('"\\$`!\n') else "'" + text.replace("'", "'\\''") + "'"
+
+
+def _looks(measured: Measured, head: Head) -> Section:
+    roles = measured.roles
+    if roles is None or head not in roles.heads:
+        why = measured.missing.get("looks", "it reads other tokens than its own text's")
+        return _section("looks", (), "", why)
+    claims = [claim for claim in roles.claims[roles.head_place(head)] if claim.num_queries]
+    holding = sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.distance)
+    others = [claim for claim in claims if claim.role in ALWAYS and not claim.holds]
+    lines = [*holding, *sorted(others, key=lambda claim: -claim.tested)][:LINES]
+    texts = f"{roles.table.sums.num_texts:,} texts; figures are of the half on which no head was chosen"
+    command = f"manyheads roles --save claims.csv --model {measured.lm.name}"
+    count = f"{len(holding)} of {len(claims)} questions are answered by it; the other lines are the usual questions"
+    return _section("looks", [claim_fact(claim) for claim in lines], command, f"{count}. {texts}")
+
+
+def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
+    """The largest weight of the first map that tells something, split over what wrote its query and its keys."""
+    if not maps:
+        return _section("why", (), "", measured.missing.get("maps", "no text is shown, and so no weight is explained"))
+    one = maps[0]
+    command = f"mh.why(lm, {one.text!r}, {str(head)!r}, query={one.query}, key={one.key})"
+    try:
+        answer = why(measured.lm, one.text, head, query=one.query, key=one.key)
+    except ManyHeadsError as error:
+        return _section("why", (), "", first_line(error))
+    pair = f"{answer.from_token.token.strip()} ({one.query}) to {answer.to_token.token.strip()} ({one.key})"
+    terms = "".join(f" {value:+.2f} for the {name}" for name, value in answer.rows.items() if name != "rounding")
+    words = f"weight {answer.weight:.2f}; log-odds against the rest = {answer.total:+.2f} of what was written{terms}"
+    facts = [Fact(pair, rounded(answer.log_odds), "log-odds", words=words)]
+    for side, table in (("query", answer.query), ("key", answer.key)):
+        for row in sorted(table, key=lambda row: -row.share)[:WRITERS]:
+            if row.share < LEAST:
+                continue
+            looks = "" if row.looks_at is None else f"looks at {row.looks_at!s} {row.looks_at.weight:.2f} itself; "
+            rivals = "at the rivals; " if row.at_rivals is not None and row.at_rivals > row.share / 2 else ""
+            facts.append(
+                Fact(f"{side}: {row.writer}", rounded(row.share), "log-odds",
+                     words=f"{looks}{rivals}without it the weight were {row.without:.2f}",
+                     head=row.writer if row.kind == "head" else "")
+            )  # fmt: skip
+    note = "each side's shares add up to what was written; a share is of this weight, with norms held"
+    if answer.weight < 0.05:
+        note = f"a weight under 0.05 is no story; {note}"
+    return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
+
+
+def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, Clause | None]:
+    """By tokens from its weights, and where it writes most on the first map's text; and the clause of the sentence."""
+    command = f"mh.writes(lm, {str(head)!r}{'' if text is None else f', {text!r}'})"
+    try:
+        result = writes(measured.lm, head, text)
+    except ManyHeadsError as error:
+        return _section("writes", (), "", first_line(error)), None
+    does, ranks, copying = result.does, result.ranks, result.copying
+    side, share = max((("promoted", ranks.copies), ("suppressed", ranks.suppresses)), key=lambda pair: pair[1])
+    habit = {"promotes": "promotes the token that it looks at", "suppresses": "suppresses the token that it looks at"}
+    words = habit.get(does, "neither promotes nor suppresses the token that it looks at")
+    words += f"; among the five most {side} for {share:.0%} of {ranks.num_words} words"
+    facts = [Fact("copying, by its weights", rounded(copying.value), "-1 to 1", words=words)]
+    facts += [
+        Fact(f"looks for {name}", rounded(of.value), "-1 to 1", words=f"by its weights; chance within {2 * of.chance:.2f}")
+        for name, of in result.matching.items()
+    ]
+    facts += [
+        Fact(f"of {table.token.strip() or table.token!r}", words=f"promotes {_listed(table.promoted)}; suppresses {_listed(table.suppressed)}")
+        for table in result.tables[:EXAMPLES]
+    ]
+    for row in result.strongest:
+        keys = ", ".join(f"{key.token.strip()} ({key.position})" for key in row.keys[:2])
+        facts.append(
+            Fact(f"at {row.token.strip() or row.token!r} ({row.position}) of the first text", rounded(row.of_layer), "of its layer",
+                 words=f"from {keys}: promotes {_listed(row.promoted)}; suppresses {_listed(row.suppressed)}")
+        )  # fmt: skip
+    chance = f"copying by chance within {2 * copying.chance:.2f}"
+    note = f"{chance}; by weights, a token is {result.notes.get('source', 'its row of the table')}; on the text, the length of its output over its layer's"
+    clause = None
+    if does in habit:
+        known = replace(facts[0], label=f"{does} the token that it looks at", command=f"mh.writes(lm, {str(head)!r})")
+        clause = Clause(f"{does} the token that it looks at", known)
+    return _section("writes", facts, command, note), clause
+
+
+def tokens_in(fact: Fact) -> list[str]:
+    """The tokens that a line of "what does it write" names."""
+    if "promotes" not in fact.words or fact.unit == "-1 to 1":
+        return []
+    return [word for word in fact.words.replace(";", " ").split() if word not in ("from", "promotes", "suppresses")]
+
+
+def _listed(pairs: Sequence[tuple[str, float]]) -> str:
+    return " ".join(token.strip() or repr(token) for token, _ in pairs[:TOKENS])
+
+
+def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
+    found = measured.composition
+    if found is None:
+        why = measured.missing["listens"]
+        return _section("listens", (), "", why), _section("heard", (), "", why)
+    place = found.heads.index(head)
+    command = "mh.composition(lm).to_pandas()"
+    sections: list[Section] = []
+    for name, as_reader in (("listens", True), ("heard", False)):
+        # Of each other head, the way of reading that is furthest above chance.
+        best: dict[Head, tuple[float, float, str]] = {}
+        for kind, z in found.z.items():
+            row, scores = ((of[place] if as_reader else of[:, place]).tolist() for of in (z, found.scores[kind]))
+            for other, value, score in zip(found.heads, row, scores, strict=True):
+                if value == value and value > best.get(other, (-np.inf,))[0]:
+                    best[other] = value, score, kind
+        facts: list[Fact] = []
+        for other, (z_score, score, kind) in sorted(best.items(), key=lambda entry: -entry[1][0])[:PARTNERS]:
+            by = BY[kind] if as_reader else BY[kind].replace("its", "that head's")
+            words = f"{by}; score {score:.2f}, {found.chance:.2f} by chance"
+            facts.append(Fact(str(other), rounded(z_score), "z", words=words, head=str(other)))
+        none = "no head is before it" if as_reader else "no head is behind it"
+        rest = "by weights alone, and so possible rather than done; z: standard deviations above random directions"
+        sections.append(_section(name, facts, command, rest if facts else none))
+    return sections[0], sections[1]
+
+
+def _lost(measured: Measured, head: Head) -> Section:
+    loss = measured.losses.get(head)
+    if loss is None:
+        return _section("lost", (), "", measured.missing.get("lost", ""))
+    texts = f"its output zeroed, on {TEXTS} {reading_of(measured.lm).texts_are}; exact, this head alone"
+    fact = loss_fact(measured, head, loss)
+    return _section("lost", [fact], fact.command, texts)
+
+
+def _reach(measured: Measured, head: Head) -> Section:
+    probe = measured.probes.get("retrieval")
+    facts: list[Fact] = []
+    command = f"manyheads roles --probes --ask retrieval --top 270 --model {measured.lm.name}"
+    note = measured.missing.get("reach", "")
+    score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
+    if probe is not None and score is not None and score.score == score.score:
+        mark = "beyond chance" if probe.beats_chance(score) else "not beyond chance"
+        facts.append(
+            Fact("finds a fact far back", rounded(score.score), "share", rounded(score.chance), rounded(score.low),
+                 rounded(score.high), mark=mark)
+        )  # fmt: skip
+    if probe is not None:
+        note = probe.says
+    if measured.labels is not None and (values := measured.labels.values.get(str(head))):
+        distance = values.get("distance")
+        if distance is not None:
+            facts.append(
+                Fact("looks so far back on short texts, in the mean", rounded(distance), "tokens",
+                     command=f"manyheads look --all --model {measured.lm.name}")
+            )  # fmt: skip
+    return _section("reach", facts, command, note)
+
+
+def _neighbours(measured: Measured, head: Head) -> Section:
+    families = measured.families
+    if families is None or head not in families.heads:
+        return _section("neighbours", (), "", measured.missing.get("neighbours", "heads of another stack"))
+    facts = [
+        Fact(str(other), rounded(divergence), "nats", head=str(other), words=_role_words(measured, other))
+        for other, divergence in families.nearest(head, NEIGHBOURS)
+    ]
+    command = f"mh.head_families(lm, reading_of(lm).spread({TEXTS})).nearest({str(head)!r}, {NEIGHBOURS})"
+    note = f"how far apart they look (Jensen-Shannon divergence, 0 to 0.69) on {families.num_rows} rows"
+    return _section("neighbours", facts, command, note)
+
+
+def _role_words(measured: Measured, head: Head) -> str:
+    role = None if measured.labels is None else measured.labels.role_of(head)
+    return "" if role is None else role.name

@@ -1,0 +1,164 @@
+"""The sentence of a card: what a head is, in plain words, chosen by rules from held-out evidence.
+
+The rules, in their order; each clause has a fact with its number, chance level and command:
+
+1. The label that `manyheads look` shows, which was chosen on one half of the texts and is reported on the other.
+   Without one the sentence begins "No one thing".
+2. What else it does, the surest first, at most `BESIDES`: another claim of `manyheads roles` that holds, and goes
+   `MIN_DISTANCE` of the way from chance to always; a probe (random repeats, a fact far back) beyond chance with a score
+   of at least `MIN_PROBE`. What follows from the label, or from a surer one, is not said again.
+3. What it writes of a token that it looks at, by its weights: that token is promoted, or suppressed, beyond chance.
+4. What is lost without it, beside random heads: the verdict of `manyheads ablate`.
+
+A sentence says what was asked, and so what is known; it does not say that the head does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from manyheads.cards.card import Fact, rounded
+from manyheads.cards.measured import Loss, Measured
+from manyheads.heads import Head
+from manyheads.roles import Claim, HeadRole, rule_of
+from manyheads.roles.words import UNLABELLED, figure
+
+BESIDES = 2  # clauses beside the label
+MIN_DISTANCE = 0.2  # of a further claim: a fifth of the way from chance to always
+MIN_PROBE = 0.3
+MOSTLY, OFTEN = 0.5, 0.3  # shares of all attention, in words
+REPEATS = {
+    "random repeats": ("where random tokens repeat, looks at what followed the earlier copy", "induction"),
+    "random repeats, offset 0": ("where random tokens repeat, looks at the earlier copy", "duplicate token"),
+    "retrieval": ("looks at a fact far back while the model writes it down", "retrieval"),
+}
+FOLLOWS = {
+    "previous token": ("local",),
+    "next token": ("local",),
+    "self": ("local", "duplicate token"),
+    "duplicate token": ("self",),
+}
+"""What a role makes likely by itself, and is not said again beside it."""
+OF_SINKS = ("sink", "first token", "separator")
+
+
+class Clause(NamedTuple):
+    """A part of the sentence, and the fact that it rests on."""
+
+    words: str
+    fact: Fact
+
+
+def clauses_of(measured: Measured, head: Head, wrote: Clause | None) -> list[Clause]:
+    """The clauses of a head's sentence, by the rules; none where nothing could be asked. `wrote`: that of rule 3."""
+    role = None if measured.labels is None else measured.labels.role_of(head)
+    out = [] if role is None else [label_clause(measured, role)]
+    taken = "" if role is None else role.name
+    out += list(_besides(measured, head, taken))[:BESIDES]
+    if wrote is not None:
+        out.append(wrote)
+    if (loss := measured.losses.get(head)) is not None:
+        out.append(loss_clause(measured, head, loss))
+    return out
+
+
+def sentence_of(clauses: Sequence[Clause], without: str) -> str:
+    """The clauses as one sentence; `without`: what is said where there are none."""
+    words = [clause.words for clause in clauses if clause.words]
+    if not words:
+        return f"{without.removesuffix('.')}."
+    first, *others = words
+    sentence = "; ".join([first, *others])
+    return f"{sentence[:1].upper()}{sentence[1:]}."
+
+
+def label_clause(measured: Measured, role: HeadRole) -> Clause:
+    """Rule 1."""
+    evidence, lm = role.evidence, measured.lm
+    command = f"manyheads look --all --model {lm.name}"
+    label = "no role" if role.name == UNLABELLED else role.name
+    unit = "nats" if evidence.statistic == "entropy" else "share"
+    fact = Fact(
+        label, rounded(evidence.score), unit, rounded(evidence.chance), rounded(evidence.low), rounded(evidence.high),
+        words=evidence.words, command=command,
+    )  # fmt: skip
+    share = figure(evidence.score, "share")
+    if role.name == UNLABELLED:
+        asked = 0 if measured.roles is None else len(measured.roles.answerable)
+        return Clause(f"no one thing: of {asked} questions asked of texts, none is answered by it well enough", fact)
+    if role.name == "broad":
+        return Clause(f"reads everything a little ({evidence.score / evidence.chance:.0%} of the evenest entropy)", fact)
+    if role.name.startswith("sink"):
+        return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
+    saying = rule_of(evidence.statistic).saying
+    if evidence.score >= OFTEN:
+        often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
+        return Clause(f"{often} at {saying} ({share} of its attention, {figure(evidence.chance, 'share')} by chance)", fact)
+    of_rest = f", {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
+    return Clause(f"looks more than chance at {saying} ({share} of its attention{of_rest})", fact)
+
+
+def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
+    """Rule 2: the surest first, each of another kind."""
+    lm, found = measured.lm, list[tuple[float, str, Clause]]()
+    for claim in () if measured.roles is None else measured.roles.of_head(head):
+        if claim.distance >= MIN_DISTANCE and claim.role not in OF_SINKS:
+            found.append((claim.distance, claim.role, claim_clause(claim, lm.name)))
+    for name, (words, kind) in REPEATS.items():
+        probe = measured.probes.get(name)
+        score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
+        if probe is None or score is None or score.score < MIN_PROBE or not probe.beats_chance(score):
+            continue
+        fact = Fact(
+            name, rounded(score.score), "share", rounded(score.chance), rounded(score.low), rounded(score.high),
+            words=probe.says, command=f'manyheads roles --probes --ask "{name}" --model {lm.name}',
+        )  # fmt: skip
+        numbers = f"{figure(score.score, 'share')}, {figure(score.chance, 'share')} by chance"
+        found.append((score.score - score.chance, kind, Clause(f"{words} ({numbers})", fact)))
+    said = {label, *FOLLOWS.get(label, ())}
+    for _, kind, clause in sorted(found, key=lambda entry: -entry[0]):
+        if kind not in said:
+            said |= {kind, *FOLLOWS.get(kind, ())}
+            yield clause
+
+
+def claim_clause(claim: Claim, model: str) -> Clause:
+    """A claim that holds as a clause: its question without "Which head"."""
+    words = claim.asks.removeprefix("Which head ").removesuffix("?")
+    numbers = f"{figure(claim.tested, 'share')}, {figure(claim.chance, 'share')} by chance"
+    fact = claim_fact(claim, command=f'manyheads roles --ask "{claim.role}" --top 270 --model {model}')
+    return Clause(f"{words} ({numbers})", fact)
+
+
+def claim_fact(claim: Claim, command: str = "") -> Fact:
+    """A claim as a line of a table."""
+    return Fact(
+        claim.role, rounded(claim.tested), "share", rounded(claim.chance), rounded(claim.low), rounded(claim.high),
+        mark="holds" if claim.holds else "does not hold", command=command,
+    )  # fmt: skip
+
+
+def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
+    """Rule 4."""
+    words = {
+        "nothing": "without it nothing changes here",
+        "barely": "and is hardly missed: most random heads matter as much",
+        "more than most": "and is missed more than most random heads",
+        "stands out": "and is missed more than any of ten random heads",
+    }.get(loss.level, "")
+    if loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high and loss.level != "nothing":
+        words = "and nothing is lost without it that could be told from 0"
+    elif loss.change < 0 and words:
+        words = "and without it the model does a little better here"
+    return Clause(words, loss_fact(measured, head, loss))
+
+
+def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
+    """What is lost, as a line of a table."""
+    return Fact(
+        "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
+        words=f"{loss.words} Place {loss.rank} of {loss.of}.", command=f"manyheads ablate {head} --model {measured.lm.name}",
+    )  # fmt: skip
+
+

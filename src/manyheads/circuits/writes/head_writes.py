@@ -1,0 +1,290 @@
+"""What a head writes and what it looks for, in tokens: `mh.writes(lm, "L12H3")`, and with a text also on that.
+
+A map says where a head looks, and nothing of what comes of it: a head may look at a name and write that it is not to be
+said. From weights: the tokens that it promotes and suppresses where it looks at a token, whether that token is one of
+them (copying), and whether it looks for the same token, or for the token that is predicted (matching), each beside
+chance (`from_weights.py`). On a text: how much it writes at each position, beside its layer and the stream, which
+tokens that promotes and suppresses in this run, and which keys gave it; and the directions along which its queries and
+keys differ most on these texts (`on_text.py`).
+
+What a head can write by its weights it may never write: a sink may hold its look. What it writes on one text it may
+write there alone. So both are given.
+
+Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits" (OV and QK circuits, eigenvalues); Wang
+et al. 2022 (name movers, copying after the first feed-forward); McDougall et al. 2023 (copy suppression).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from manyheads.base import Json, brief, html_table, one_of, plain
+from manyheads.circuits.attribution import token_of
+from manyheads.circuits.writes.from_weights import MOST, Circuits, Matching, Ranks, SiteCircuits, TraceShare, named
+from manyheads.circuits.writes.on_text import Position, ReadDirection, on_texts
+from manyheads.circuits.writes.vocabulary import SOURCES, Source
+from manyheads.edits import require_loaded
+from manyheads.errors import HeadError, StatisticError, TextError
+from manyheads.heads import Head, HeadsLike, NotIterated
+from manyheads.inputs import InputsLike
+from manyheads.machine import require_all_heads
+from manyheads.models import LoadedModel
+from manyheads.recording import write_frame
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
+    import pandas as pd
+
+LISTED = 8  # tokens at either end of a table
+SURE = 3.0  # deviations of chance
+CLEAR = 0.4  # a trace share nearer to 0 says nothing: among hundreds of heads, chance reaches it
+OFTEN = 0.05  # of the words: what a head does to fewer of them is no habit
+STRONGEST = 3  # positions
+
+
+class TokenTable(NamedTuple):
+    """What a head writes where it looks at `token`: tokens with their logits, less the mean over the vocabulary.
+
+    Of a source of length 1 a dimension: values compare within a head alone.
+    """
+
+    token: str
+    promoted: tuple[tuple[str, float], ...]
+    suppressed: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Writes(NotIterated):
+    """What one head writes and looks for, in tokens.
+
+    - `head`, `source`: the head, and what stands for a token where it reads one (`SOURCES` says it in words).
+    - `copying`: the trace share of what it writes of a token, 1 (promotes the token it looks at) to -1 (suppresses it),
+      beside the standard deviation of chance: shuffled vocabularies.
+    - `ranks`: in which share of 400 words the word itself is among the five most promoted (`copies`) or most suppressed
+      (`suppresses`) tokens, its median rank, and chance.
+    - `matching`: what it looks for, by the same measure of its queries and keys: "the same token", "the token
+      predicted". Empty where that is not asked; `notes["matching"]` says why.
+    - `tables`: what it writes of some tokens (`table`).
+    - `positions`: on a text, a row for each position; empty without one.
+    - `directions`: on a text, along which its queries and keys differ most, beside chance; empty without one.
+    - `notes`: how tokens are read out, what is left out.
+    """
+
+    instead = "its tables are .table(token), its rows on a text .positions"
+
+    head: Head
+    source: Source
+    copying: TraceShare
+    ranks: Ranks
+    matching: Mapping[Matching, TraceShare]
+    tables: tuple[TokenTable, ...]
+    positions: tuple[Position, ...]
+    directions: tuple[ReadDirection, ...]
+    notes: dict[str, str]
+
+    @property
+    def strongest(self) -> tuple[Position, ...]:
+        """The three positions of the texts where it writes most, by length."""
+        return tuple(sorted(self.positions, key=lambda row: -row.length)[:STRONGEST])
+
+    @property
+    def does(self) -> str:
+        """What it does to the token that it looks at, by weights: "promotes", "suppresses" or "neither"."""
+        value, chance = self.copying
+        if abs(value) < max(CLEAR, SURE * chance):
+            return "neither"
+        share = self.ranks.copies if value > 0 else self.ranks.suppresses
+        return "neither" if share < OFTEN else "promotes" if value > 0 else "suppresses"
+
+    @property
+    def looks_for(self) -> Matching | None:
+        """What it looks for, by weights: the question with the larger share, where that is beyond chance; else None."""
+        clear = {name: of for name, of in self.matching.items() if of.value >= max(CLEAR, SURE * of.chance)}
+        return max(clear, key=lambda name: clear[name].value) if clear else None
+
+    def table(self, token: str | int) -> TokenTable:
+        """What it writes where it looks at this token, of those that were asked for. Errors: TextError."""
+        name = token if isinstance(token, str) else f"token {token}"
+        for table in self.tables:
+            if table.token == name or table.token.strip() == name.strip():
+                return table
+        listed = ", ".join(repr(table.token) for table in self.tables[:LISTED])
+        raise TextError(
+            f"no table of {name!r} was made, but of {listed or 'none'}: ask writes(..., tokens=[{name!r}])."
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each position of the texts; without texts, a row for each token that a table lists."""
+        import pandas as pd
+
+        if self.positions:
+            rows = [
+                {**row._asdict(), **{name: _words(getattr(row, name)) for name in ("promoted", "suppressed")}}
+                for row in self.positions
+            ]
+            keys = [", ".join(f"{key.token!r} {key.value:.2f}" for key in row.keys) for row in self.positions]
+            return pd.DataFrame(rows).assign(keys=keys)
+        columns = ("looks_at", "does", "token", "value")
+        cells = [
+            (table.token, side, token, value)
+            for table in self.tables
+            for side in ("promoted", "suppressed")
+            for token, value in getattr(table, side)
+        ]
+        return pd.DataFrame(cells, columns=list(columns))
+
+    def to_dict(self) -> Json:
+        """Plain data for JSON."""
+        return {
+            "head": str(self.head),
+            "source": self.source,
+            "does": self.does,
+            "looks_for": self.looks_for,
+            "copying": plain(self.copying._asdict()),
+            "words": plain(self.ranks._asdict()),
+            "matching": {name: plain(of._asdict()) for name, of in self.matching.items()},
+            "tables": [plain(table._asdict()) for table in self.tables],
+            "positions": [
+                plain({**row._asdict(), "keys": [key._asdict() for key in row.keys]}) for row in self.positions
+            ],
+            "directions": [plain(row._asdict()) for row in self.directions],
+            "notes": self.notes,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
+        write_frame(self.to_pandas(), Path(path))
+
+    def _repr_html_(self) -> str:
+        if self.positions:
+            columns = ["position", "token", "length", "of its layer", "along it", "promoted", "suppressed"]
+            rows = [
+                [
+                    row.position,
+                    row.token,
+                    row.length,
+                    row.of_layer,
+                    row.along,
+                    _words(row.promoted),
+                    _words(row.suppressed),
+                ]
+                for row in sorted(self.positions, key=lambda row: -row.length)
+            ]
+        else:
+            columns = ["looks at", "promoted", "suppressed"]
+            rows = [[table.token, _words(table.promoted), _words(table.suppressed)] for table in self.tables]
+        return html_table(columns, rows, caption=str(self).partition("\n")[0], note="to_pandas() has them all.")
+
+    def __repr__(self) -> str:
+        return brief(f"Writes({self.head}: {self._habit()}, copying {self.copying.value:+.2f})")
+
+    def __str__(self) -> str:
+        lines = [f"{self.head} writes: it {self._habit()} ({self._evidence()})"]
+        asked = ", ".join(f"{name} {of.value:.2f} (chance ±{2 * of.chance:.2f})" for name, of in self.matching.items())
+        looks = self.looks_for or ("neither of two things asked" if self.matching else "not asked")
+        lines.append(f"  looks for: {looks}{f'; matching: {asked}' if asked else ''}")
+        for row in self.strongest:
+            keys = ", ".join(f"{key.token!r} ({key.position}) {key.value:.2f}" for key in row.keys)
+            lines.append(
+                f"  at {row.token!r} ({row.position}): {row.of_layer:.2f} of its layer's length, {row.along:.2f} along "
+                f"it, {row.of_stream:.2f} of the stream; from {keys}"
+            )
+            lines.append(f"    promotes {_words(row.promoted[:5])}; suppresses {_words(row.suppressed[:5])}")
+        return "\n".join(lines)
+
+    def _habit(self) -> str:
+        return {
+            "promotes": "promotes the token it looks at",
+            "suppresses": "suppresses the token it looks at",
+            "neither": "neither promotes nor suppresses the token it looks at",
+        }[self.does]
+
+    def _evidence(self) -> str:
+        value, chance = self.copying
+        side, share = max(
+            (("promoted", self.ranks.copies), ("suppressed", self.ranks.suppresses)), key=lambda pair: pair[1]
+        )
+        return (
+            f"copying {value:+.2f}, chance within ±{2 * chance:.2f}; among the {MOST} most {side} for {share:.0%} of "
+            f"{self.ranks.num_words} words"
+        )
+
+
+def _words(pairs: Sequence[tuple[str, float]]) -> str:
+    return ", ".join(f"{token!r} {value:+.2f}" for token, value in pairs)
+
+
+def writes(
+    lm: LoadedModel,
+    head: str | Head,
+    texts: InputsLike | None = None,
+    *,
+    source: Source = "token",
+    tokens: Sequence[str | int] = (),
+) -> Writes:
+    """What a head writes and what it looks for, in tokens: by its weights, and with texts also on those.
+
+    - `lm`: a loaded model.
+    - `head`: as "L12H3".
+    - `texts`: for `positions` and `directions`; no windows are made of a long text.
+    - `source`: what stands for a token where the head reads it: "token" (its embedding and the first block's
+      feed-forward on it: what later layers see), "embedding", or "prediction" (the direction that raises its logit,
+      which late heads read).
+    - `tokens`: which tokens to make tables of, each as the tokenizer has it (" Paris", most often with its blank) or by
+      number. By default the words of the sample of which the head writes most.
+
+    Cost: once for a model and source, the first block on every token of the vocabulary and three products over it (4
+    seconds of a processor for 49,152 tokens of 576 numbers); then a tenth of a second a head. On texts two forward
+    passes, the second with logits. Errors: HeadError; ModelError for a model or layer of which nothing is written in
+    tokens (pictures, cross-attention, latent attention); TextError for tokens that are several; StatisticError for a
+    source that there is not.
+    """
+    require_loaded(lm)
+    require_all_heads(lm.model, lm.name, "writes")
+    heads = lm.spec.select(head).heads
+    if len(heads) != 1:
+        raise HeadError(f"{head!r} is {len(heads)} heads: writes is about one; writes_of(lm, heads) has them all.")
+    (result,) = writes_of(lm, heads, source=source, tokens=tokens).values()
+    if texts is None:
+        return result
+    circuits = SiteCircuits.of(lm, lm.spec.site_of(heads[0]))
+    positions, directions, notes = on_texts(lm, circuits, heads[0].index, texts, LISTED)
+    return replace(result, positions=positions, directions=directions, notes={**result.notes, **notes})
+
+
+def writes_of(
+    lm: LoadedModel, heads: HeadsLike | None = None, *, source: Source = "token", tokens: Sequence[str | int] = ()
+) -> dict[Head, Writes]:
+    """The same of many heads (None: of all), by their weights alone; arguments and errors as for `writes`."""
+    require_loaded(lm)
+    one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
+    chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
+    ids = [token_of(lm, token, noun="token") for token in tokens]
+    result: dict[Head, Writes] = {}
+    shared: Circuits | None = None
+    for site in lm.spec.sites:
+        of_site = [head for head in site.heads if head in chosen]
+        if not of_site:
+            continue
+        circuits = SiteCircuits.of(lm, site, shared)
+        shared = circuits.shared
+        for head in of_site:
+            result[head] = _by_weights(lm, circuits, head, source, ids)
+    return {head: result[head] for head in chosen}
+
+
+def _by_weights(lm: LoadedModel, circuits: SiteCircuits, head: Head, source: Source, ids: Sequence[int]) -> Writes:
+    copying, (matching, asked) = circuits.copying(head.index, source), circuits.matching(head.index)
+    ranks, written = circuits.in_tokens(head.index, source, ids, LISTED)
+    tables = tuple(
+        TokenTable(named(lm, token), *(tuple((named(lm, index), value) for index, value in side) for side in sides))
+        for token, *sides in written
+    )
+    notes = {"model": lm.name, "source": SOURCES[source], "matching": asked}
+    readout = circuits.readout
+    notes["read out"] = f"by the embedding table: {readout.by_embedding}" if readout.by_embedding else "by its logits"
+    return Writes(head, source, copying, ranks, matching, tables, (), (), notes)
