@@ -122,15 +122,16 @@ class LoadedModel:
             return loading, ()
         if self._loaded is not None:
             log.warning("%s was changed since it was loaded, so all of it is pickled", self.name)
-        return _with_state, ({name: value for name, value in vars(self).items() if name != "_loaded"},)
+        held = {name: value for name, value in vars(self).items() if name != "_loaded"}
+        return _with_state, (type(self), held)
 
     def __copy__(self) -> LoadedModel:
-        return _with_state({**vars(self)})
+        return _with_state(type(self), {**vars(self)})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LoadedModel:
         private_names.forget_capturing_hooks(self.model)
         held = {name: copy.deepcopy(value, memo) for name, value in vars(self).items() if name != "_loaded"}
-        memo[id(self)] = twin = _with_state(held)
+        memo[id(self)] = twin = _with_state(type(self), held)
         return twin
 
     @property
@@ -334,9 +335,9 @@ def load(
     return lm
 
 
-def _with_state(held: dict[str, Any]) -> LoadedModel:
-    """A loaded model that holds these values, of a copy or a pickle."""
-    lm = LoadedModel.__new__(LoadedModel)
+def _with_state(kind: type[LoadedModel], held: dict[str, Any]) -> LoadedModel:
+    """A loaded model of this class that holds these values, of a copy or a pickle."""
+    lm = kind.__new__(kind)
     vars(lm).update({"_loaded": None, **held})
     return lm
 
