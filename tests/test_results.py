@@ -347,6 +347,7 @@ class World:
         steps_read = watching.open_history(self.folder / "heads")
         return [
             bert,
+            bert.loading,
             llama,
             self.rec,
             mh.open_recording(self.folder / "stored.heads"),

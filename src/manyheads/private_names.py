@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
@@ -85,6 +85,8 @@ NAMES = (
     PrivateName("torch:compile()._orig_mod", "<=2.11", "compiled models are not unwrapped"),
     PrivateName("torch.nn:Module()._compiled_call_impl", "<=2.11", "module.compile() is not told"),
     PrivateName("torch.nn:Module()._forward_pre_hooks", "<=2.11", "AttributeError: a hook cannot be found again"),
+    PrivateName("torch.nn:Module()._forward_hooks", "<=2.11", "AttributeError: a changed model is not told"),
+    PrivateName("torch:Tensor._version", "<=2.11", "AttributeError: a changed model is not told"),
     PrivateName("torch.nn:Module()._parameters", "<=2.11", "AttributeError: parameters under FSDP cannot be read"),
     PrivateName("torch:compile()._torchdynamo_orig_callable", "<=2.11", "a compiled forward is not told"),
     PrivateName(
@@ -252,6 +254,17 @@ def has_compiled_forward(module: nn.Module) -> bool:
 def forward_pre_hooks(module: nn.Module) -> tuple[Callable[..., object], ...]:
     """The functions that are called before a module's forward."""
     return tuple(module._forward_pre_hooks.values())
+
+
+def marks_of(model: nn.Module) -> Iterator[tuple[object, ...]]:
+    """What differs once a model of this process was changed: classes, modes and hooks of its modules, and of weights
+    where they are and how often torch wrote to them. No number is read."""
+    for name, module in model.named_modules():
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        yield name, type(module), module.training, [id(hook) for hook in hooks], "forward" in vars(module)
+    for name, weight in (*model.named_parameters(), *model.named_buffers()):
+        written = 0 if weight.is_inference() else weight._version
+        yield name, weight.data_ptr(), written, weight.dtype, tuple(weight.shape), weight.device
 
 
 def forget_capturing_hooks(model: nn.Module) -> None:

@@ -16,7 +16,7 @@ import torch
 import manyheads as mh
 from manyheads.corpora import corpus_of
 from manyheads.machine import ALONE, torchrun
-from manyheads.measurement.corpus_run import run as workers
+from manyheads.measurement.corpus_run import worker as workers
 from tests.measurement.corpus_runs import STATISTICS, differences, small_batches, some_texts, tiny_lm
 from tests.processes import forked
 

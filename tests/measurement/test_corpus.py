@@ -558,6 +558,7 @@ def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch
     with pytest.raises(StatisticError, match=r"b\.sums holds no sums of heads that can be read: .* is cut off"):
         mh.HeadSums.open(tmp_path / "b.sums")
     monkeypatch.setattr(store, "VERSION", store.VERSION + 1)
+    monkeypatch.setattr(store, "OLDEST", store.VERSION)
     refuses(StatisticError, "was written by an older manyheads", mh.HeadSums.open, path)
     corpus = as_corpus(["the cat"])
     for shard, message in {

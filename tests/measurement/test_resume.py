@@ -19,8 +19,8 @@ from manyheads.base import parts_folder
 from manyheads.corpora import Corpus, corpus_of
 from manyheads.errors import FileAccessError, StatisticError, TextError
 from manyheads.measurement.corpus_run import chunks as inputs
-from manyheads.measurement.corpus_run import run as workers
 from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run import worker as workers
 from manyheads.measurement.corpus_run.store import RunFolder
 from manyheads.recording.file import safetensors_io
 from manyheads.recording.file.safetensors_io import write_tensors

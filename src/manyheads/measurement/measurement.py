@@ -19,7 +19,8 @@ from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Reading, batch_of_call, forward_call, read
 from manyheads.machine import Ranks, processes_of_heads
 from manyheads.measurement.corpus_run.chunks import Wanted
-from manyheads.measurement.corpus_run.run import RunRequest, corpus_sums
+from manyheads.measurement.corpus_run.run import corpus_sums
+from manyheads.measurement.corpus_run.worker import RunRequest
 from manyheads.measurement.loop import by_model, sums_of
 from manyheads.measurement.sinks import Parked, SinkSearch
 from manyheads.measurement.split_heads import whole_table

@@ -11,5 +11,5 @@ from .chunks import read_chunk as read_chunk
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole
-from .run import RunRequest as RunRequest
 from .store import require_own as require_own
+from .worker import RunRequest as RunRequest

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.resources import as_file, files
@@ -52,6 +52,7 @@ from manyheads.texts import Document, Sinks
 
 CHUNK_TEXTS = 2_048  # enough of every length to fill batches: a twelfth of what is read is padding, for sentences
 CHUNK_CHARACTERS = 1 << 19  # about 120,000 tokens
+SHARD_BITS = 32  # of a chunk's number, those that count within a shard; the shard's own number is above them
 PADDING = "padding of a batch"  # what a run rests on by this name: its own folder's alone, for parts of two devices add
 
 
@@ -59,7 +60,8 @@ PADDING = "padding of a batch"  # what a run rests on by this name: its own fold
 class Chunk:
     """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it.
 
-    Of a shard, they are every `step`th of the corpus. No two chunks of its shards have the same number.
+    Of a shard, they are every `step`th of the corpus. Chunks of a corpus, and of each of its shards, follow each other
+    in number, and no two chunks of its shards have the same: those of shard i are numbered from `i << SHARD_BITS` on.
     """
 
     number: int
@@ -77,7 +79,7 @@ def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[C
     """Documents in chunks of at most `CHUNK_TEXTS` texts and `CHUNK_CHARACTERS` characters, at least one text each."""
     # Within a file shard, texts are numbered as they come: where its files lie in the corpus, nobody has counted.
     first, step = (place.index, place.of) if place.by == "text" else (0, 1)
-    number, begin, begin_at, collected, size = place.index, first, 0, [], 0
+    number, begin, begin_at, collected, size = place.index << SHARD_BITS, first, 0, [], 0
     for document in documents:
         # By texts and characters, never by tokens: a border must be known before anything is tokenised, the same in
         # every process. A document longer than the limit is a chunk by itself.
@@ -85,7 +87,7 @@ def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[C
         if collected and is_full:
             chunk = Chunk(number, tuple(collected), begin, begin_at, step)
             yield chunk
-            number, begin, begin_at = number + place.of, begin + step * len(collected), chunk.end_at
+            number, begin, begin_at = number + 1, begin + step * len(collected), chunk.end_at
             collected, size = [], 0
         collected.append(document)
         size += len(document.text)
@@ -325,12 +327,20 @@ SHOWN = 48  # characters of an input in an error
 
 
 def inputs_of(
-    lm: LoadedModel, corpus: Corpus, statistics: Sequence[Statistic], long: Long, sinks: Sinks | None, kinds: bool
+    lm: LoadedModel,
+    texts: Mapping[str, str],
+    statistics: Sequence[Statistic],
+    long: Long,
+    sinks: Sinks | None,
+    kinds: bool,
 ) -> dict[str, str]:
-    """Each input in words that are equal only where it is. Cost: a digest of the weights (22M parameters: 0.1 s)."""
+    """Each input in words that are equal only where it is; `texts` are those of `texts_of`.
+
+    Cost: a digest of the weights (22M parameters: 0.1 s).
+    """
     definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]
     return {
-        **texts_of(corpus),
+        **texts,
         "model's weights": lm.weights_hash,
         "model's config": config_digest(lm.model),
         "model's attention": private_names.attention_in_words(lm.model),

@@ -25,7 +25,8 @@ from manyheads.machine import ALONE, Ranks, splits_heads
 from manyheads.measurement.corpus_run import store
 from manyheads.measurement.corpus_run.basis import ANY, Basis, named_shards
 from manyheads.measurement.corpus_run.chunks import Wanted
-from manyheads.measurement.corpus_run.run import CorpusRun, RunRequest, corpus_sums
+from manyheads.measurement.corpus_run.run import CorpusRun, corpus_sums
+from manyheads.measurement.corpus_run.worker import RunRequest
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import LoadedModel
 from manyheads.recording.file import read_state
@@ -127,7 +128,7 @@ class HeadSums:
         if corpus.place is None:
             origin = {"corpus": f"texts {ANY}"}
             inputs = inputs | {"texts": ANY, "shard": ANY}
-            total.done, total.parts = {}, {}
+            total.done, total.parts = store.Done(), {}
         basis = replace(basis, inputs=inputs, notes={**basis.notes, **run.notes, **origin})
         if divided and total.num_texts:
             table = whole_table(what.lm.model, basis.table(total.sums, total.counts, total.failures, {}))
@@ -171,7 +172,7 @@ class HeadSums:
             return
         self._basis.require_adds(basis, first, second)
         shared = sorted(self.parts.keys() & total.parts.keys())
-        if shared or self._total.covers_any(total.covered()):
+        if shared or self._total.done.overlaps(total.done):
             common = f"shard {shared[0]}" if basis.num_shards and shared else "the same texts"
             raise StatisticError(
                 f"{first} and {second} both hold {common}, which would count twice: add each part once."
@@ -256,10 +257,10 @@ class HeadSums:
                 f"{finished or f'{store.FINISHED}, which this one has not'}."
             )
         try:
-            version, tensors, words = read_state(path, store.FORMAT, store.VERSION)
+            version, tensors, words = read_state(path, store.FORMAT, store.VERSION, store.OLDEST)
         except RecordingError as error:
             raise StatisticError(f"{path} holds no sums of heads that can be read: {error}") from error
-        if version < store.VERSION:
+        if version < store.OLDEST:
             raise StatisticError(
                 f"{path} was written by an older manyheads (format {version}, and this is {store.VERSION}): measure it "
                 f"again with this one."

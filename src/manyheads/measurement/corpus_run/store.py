@@ -24,16 +24,17 @@ from __future__ import annotations
 import json
 import logging
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int64
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -47,9 +48,9 @@ from manyheads.measurement.corpus_run.chunks import StartFacts, require_same
 from manyheads.recording.file import bytes_of, read_state, write_state
 from manyheads.statistics.sums import BatchSums, KindCounts, KindTally, RunningSums
 
-# Before 5, a part did not say what it rests on; before 4, sums had no maxima; before 3, no moments; version 1 kept a
-# journal. None of these is read.
-FORMAT, VERSION = "manyheads corpus run", 5
+# Before 6, sums listed each batch of whole chunks, which is read still. Before 5, a part did not say what it rests on;
+# before 4, sums had no maxima; before 3, no moments; version 1 kept a journal. None of these is read.
+FORMAT, VERSION, OLDEST = "manyheads corpus run", 6, 5
 COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk, by the name under which a part counts each
 WORDS = "words"  # the name under which tensors in memory hold the JSON that belongs to them
 
@@ -63,11 +64,95 @@ NOT_AS_WRITTEN = (
 
 log = logging.getLogger("manyheads")
 
-Done = dict[int, tuple[int, set[int]]]
-"""Of each chunk, how many batches it has and which of them are counted, by whichever process."""
-
-
 # ------------------------------------------------------------------------------------------------- what a part holds
+
+
+@dataclass(eq=False)
+class Done:
+    """Which batches of a corpus are counted, by whichever process.
+
+    `begun`: of chunks that are counted in part, how many batches each has and which of them are counted. `whole`: the
+    others as ranges (first chunk, the one behind the last, batches in them), in order and apart from each other: so
+    what is done of a corpus takes the same memory however long the corpus is. Chunks of a shard follow each other.
+    """
+
+    begun: dict[int, tuple[int, set[int]]] = field(default_factory=dict)
+    whole: list[tuple[int, int, int]] = field(default_factory=list)
+
+    @property
+    def num_batches(self) -> int:
+        return sum(batches for *_, batches in self.whole) + sum(len(numbers) for _, numbers in self.begun.values())
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The first batch: its chunk's number, and its own. Of a range that is the chunk's first."""
+        of_begun = [(min(self.begun), min(self.begun[min(self.begun)][1]))] if self.begun else []
+        return min([*of_begun, *((first, 0) for first, *_ in self.whole[:1])])
+
+    def has_whole(self, chunk: int) -> bool:
+        """Whether all batches of a chunk are counted."""
+        place = bisect_right(self.whole, chunk, key=itemgetter(0)) - 1
+        return place >= 0 and chunk < self.whole[place][1]
+
+    def add_batch(self, chunk: int, of: int, number: int) -> None:
+        """Count a batch, one of the `of` that its chunk has."""
+        if self.has_whole(chunk):
+            return
+        numbers = self.begun.setdefault(chunk, (of, set()))[1]
+        numbers.add(number)
+        if len(numbers) == of:
+            del self.begun[chunk]
+            self._add_range(chunk, chunk + 1, of)
+
+    def add(self, other: Done) -> None:
+        """Count what is counted there, too; no range of one may overlap one of the other (`overlaps`)."""
+        for first, stop, batches in other.whole:
+            self._add_range(first, stop, batches)
+        for chunk, (of, numbers) in other.begun.items():
+            for number in numbers:
+                self.add_batch(chunk, of, number)
+
+    def overlaps(self, other: Done) -> bool:
+        """Whether some batch is counted in both."""
+        for one, two in ((self, other), (other, self)):
+            if any(one.has_whole(chunk) for chunk in two.begun):
+                return True
+            # Of two ranges that share a chunk, the one that begins later begins in the other.
+            if any(one.has_whole(first) for first, *_ in two.whole):
+                return True
+        return any(
+            not numbers.isdisjoint(other.begun.get(chunk, (0, ()))[1]) for chunk, (_, numbers) in self.begun.items()
+        )
+
+    def _add_range(self, first: int, stop: int, batches: int) -> None:
+        place = bisect_right(self.whole, first, key=itemgetter(0))
+        begin, end = place, place
+        if place and self.whole[place - 1][1] == first:
+            begin -= 1
+        if place < len(self.whole) and self.whole[place][0] == stop:
+            end += 1
+        joined = [*self.whole[begin:place], (first, stop, batches), *self.whole[place:end]]
+        self.whole[begin:end] = [(joined[0][0], joined[-1][1], sum(batches for *_, batches in joined))]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Each batch of chunks that are begun, as (chunk, of, batch), and ranges of chunks that are whole."""
+        rows = [(chunk, of, batch) for chunk, (of, batches) in sorted(self.begun.items()) for batch in sorted(batches)]
+        ranges = torch.tensor(self.whole, dtype=torch.int64).view(-1, 3)
+        return {"done": torch.tensor(rows, dtype=torch.int64).view(-1, 3), "whole": ranges}
+
+    @staticmethod
+    def read(tensors: Mapping[str, Tensor]) -> Done:
+        """What `tensors` gave, or an older file's list of all batches. Raises one of `NOT_AS_WRITTEN`."""
+        done = Done()
+        for first, stop, batches in tensors["whole"].tolist() if "whole" in tensors else ():
+            if not (done.whole[-1][1] if done.whole else 0) <= first < stop or batches < stop - first:
+                raise ValueError(f"no chunks are {first} to {stop} with {batches} batches")
+            done._add_range(first, stop, batches)
+        for chunk, of, number in tensors["done"].tolist():
+            if not (chunk >= 0 and 0 <= number < of):
+                raise ValueError(f"chunk {chunk} has no batch {number} of {of}")
+            done.add_batch(chunk, of, number)
+        return done
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +174,8 @@ class BatchPart:
         return f"part-{self.chunk:06}-{self.number:04}.safetensors"
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"done": self.covered()} | ({} if self.adds is None else self.adds.tensors())
+        done = torch.tensor([[self.chunk, self.of, self.number]])
+        return {"done": done} | ({} if self.adds is None else self.adds.tensors())
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
@@ -102,9 +188,12 @@ class BatchPart:
         adds = None if words["adds"] is None else BatchSums.read(tensors, words["adds"])
         return BatchPart(chunk, number, of, adds, Failures.read(words["failures"]), _read_counts(words["counts"]))
 
-    def covered(self) -> Int64[Tensor, "batch three"]:
-        """The batches of this part, as (chunk, of, batch)."""
-        return torch.tensor([[self.chunk, self.of, self.number]])
+    @property
+    def done(self) -> Done:
+        """The batch of this part."""
+        done = Done()
+        done.add_batch(self.chunk, self.of, self.number)
+        return done
 
 
 @dataclass(eq=False)
@@ -115,7 +204,7 @@ class RunTotal:
     sums: RunningSums = field(default_factory=RunningSums)
     failures: Failures = field(default_factory=Failures)
     counts: Counter[str] = field(default_factory=Counter)
-    done: Done = field(default_factory=dict)
+    done: Done = field(default_factory=Done)
     parts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -129,9 +218,8 @@ class RunTotal:
 
     @property
     def file_name(self) -> str:
-        first = min(self.done)
-        count = sum(len(batches) for _, batches in self.done.values())
-        return f"part-{first:06}-{min(self.done[first][1]):04}-sum-of-{count}.safetensors"
+        chunk, batch = self.done.first
+        return f"part-{chunk:06}-{batch:04}-sum-of-{self.done.num_batches}.safetensors"
 
     def add(self, part: BatchPart | RunTotal) -> None:
         """Add what other batches come to."""
@@ -142,23 +230,10 @@ class RunTotal:
             self.sums.add(part.adds)
         self.failures += part.failures
         self.counts.update(part.counts)
-        self.count_done(part.covered())
-
-    def count_done(self, rows: Int64[Tensor, "batch three"]) -> None:
-        """Note batches as `covered` has them."""
-        for chunk, of, batch in rows.tolist():
-            self.done.setdefault(chunk, (of, set()))[1].add(batch)
-
-    def covered(self) -> Int64[Tensor, "batch three"]:
-        """Every batch that is counted, as (chunk, of, batch)."""
-        rows = [(chunk, of, batch) for chunk, (of, batches) in sorted(self.done.items()) for batch in sorted(batches)]
-        return torch.tensor(rows, dtype=torch.int64).view(-1, 3)
-
-    def covers_any(self, rows: Int64[Tensor, "batch three"]) -> bool:
-        return any(chunk in self.done and batch in self.done[chunk][1] for chunk, _, batch in rows.tolist())
+        self.done.add(part.done)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"done": self.covered(), **self.sums.tensors()}
+        return {**self.done.tensors(), **self.sums.tensors()}
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
@@ -168,8 +243,8 @@ class RunTotal:
     @staticmethod
     def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> RunTotal:
         counts = Counter(_read_counts(words["counts"]))
-        total = RunTotal(RunningSums.read(tensors, words), Failures.read(words["failures"]), counts)
-        total.count_done(tensors["done"])
+        sums, failures = RunningSums.read(tensors, words), Failures.read(words["failures"])
+        total = RunTotal(sums, failures, counts, Done.read(tensors))
         total.parts = {str(name): int(count) for name, count in words["parts"].items()}
         return total
 
@@ -218,7 +293,7 @@ class Parts:
             with as_written(path):
                 # Any overlap drops the whole part: sums cannot be taken
                 # apart, and what overlaps was merged into a counted one.
-                if parts.total.covers_any(part.covered()):
+                if parts.total.done.overlaps(part.done):
                     _remove(path)
                     continue
                 parts.total.add(part)
@@ -228,13 +303,13 @@ class Parts:
             parts.paths.append(path)
         return parts
 
-    def add(self, batch: BatchPart) -> None:
-        """Add a batch. When this returns, the batch outlives the process."""
-        self.total.add(batch)
-        path = self.folder / batch.file_name
-        # Unflushed, since the kernel writes it out whatever becomes of the process; only a power cut tears such a file,
-        # and then its batch is measured again (`opened`).
-        write_part(path, batch, self.basis, flushed=False)
+    def add(self, part: BatchPart | RunTotal) -> None:
+        """Add a batch, or the sums of several. When this returns, the part outlives the process."""
+        self.total.add(part)
+        path = self.folder / part.file_name
+        # A batch unflushed, since the kernel writes it out whatever becomes of the process; only a power cut tears such
+        # a file, and then its batch is measured again (`opened`). Torn sums would be refused.
+        write_part(path, part, self.basis, flushed=isinstance(part, RunTotal))
         self.paths.append(path)
         self.num_bytes += path.stat().st_size
         if len(self.paths) > MOST_PARTS or self.num_bytes > max(MERGE_BYTES, MERGE_SHARE * self.total.num_bytes):
@@ -268,13 +343,13 @@ def read_part(path: Path) -> tuple[BatchPart | RunTotal, Basis]:
 def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a file. Errors: FileAccessError; StatisticError for what is not what was written."""
     try:
-        version, tensors, words = read_state(path, FORMAT, VERSION)
+        version, tensors, words = read_state(path, FORMAT, VERSION, OLDEST)
     except RecordingError as error:
         raise StatisticError(
             f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
             f"delete this one."
         ) from error
-    if version < VERSION:
+    if version < OLDEST:
         raise older_run(path.parent)
     return tensors, words
 
@@ -419,11 +494,12 @@ def everywhere(total: RunTotal, ranks: Ranks) -> RunTotal:
     if ranks.group is None:
         return total
     words = [json.loads(data) for data in ranks.gather(json.dumps(total.words()).encode())]
-    rows = [unpacked(data)[0]["done"] for data in ranks.gather(packed({"done": total.covered()}, {}))]
+    done = [Done.read(unpacked(data)[0]) for data in ranks.gather(packed(total.done.tensors(), {}))]
     everything = RunTotal(total.sums, sum((Failures.read(process["failures"]) for process in words), Failures()))
     for process in words:
         everything.counts.update(process["counts"])
-    everything.count_done(torch.cat(rows))
+    for of_process in done:
+        everything.done.add(of_process)
     everything.parts = total.parts
     sums = everything.sums
     # From here on every process makes the same calls over the network in the same order: one that measured nothing adds

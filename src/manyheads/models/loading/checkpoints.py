@@ -19,7 +19,7 @@ import shlex
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,8 @@ _HUB_TIMEOUT_SECONDS = 10
 @dataclass(frozen=True)
 class Checkpoint:
     """A folder from which a model can be loaded. `name` is what to call it, `because` where it was found, `shards` the
-    files of its weights. `gguf`: the one file that is the whole model, where it is one of those."""
+    files of its weights. `gguf`: the one file that is the whole model, where it is one of those. `commit`: of a model
+    of the hub, its commit; "" of others."""
 
     folder: Path
     name: str
@@ -56,6 +57,7 @@ class Checkpoint:
     config: dict[str, Any] = field(default_factory=dict, repr=False)  # config.json, as written
     shards: tuple[str, ...] = ()
     gguf: "GgufFile | None" = None
+    commit: str = ""
 
 
 def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None, code: bool = False) -> Checkpoint:
@@ -242,7 +244,7 @@ def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
         with suppress(ModelError):
             checkpoint = _opened(cached, name, origin)
             if any(path.name.startswith(_OF_TOKENIZERS) for path in cached.iterdir()):
-                return checkpoint
+                return replace(checkpoint, commit=cached.name)
     try:
         info = HfApi().model_info(name, revision=revision, timeout=_HUB_TIMEOUT_SECONDS)
         files = sorted(entry.rfilename for entry in info.siblings or [] if "/" not in entry.rfilename)
@@ -258,9 +260,10 @@ def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
         raise
     except Exception as error:  # an HTTP library's own kinds, which change with its version: all mean "not fetched"
         if cached is not None:  # whole but for a tokenizer; or the error says what it lacks
-            return _opened(cached, name, f"{origin}; not fetched: offline")
+            return replace(_opened(cached, name, f"{origin}; not fetched: offline"), commit=cached.name)
         raise _not_fetched(error, name, revision) from error
-    return _opened(Path(commit), name, f"from the hub, commit {Path(commit).name[:7]}")
+    folder = Path(commit)
+    return replace(_opened(folder, name, f"from the hub, commit {folder.name[:7]}"), commit=folder.name)
 
 
 def _not_fetched(error: Exception, name: str, revision: str | None) -> ModelError:

@@ -103,13 +103,15 @@ def write_state(
     write_tensors(path, parts, metadata, flushed=flushed)
 
 
-def read_state(path: str | os.PathLike[str], kind: str, version: int) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
-    """The version of a file that `write_state` wrote, its tensors and its words; of an older version, that alone.
+def read_state(
+    path: str | os.PathLike[str], kind: str, version: int, oldest: int
+) -> tuple[int, dict[str, Tensor], dict[str, Any]]:
+    """The version of a file that `write_state` wrote, its tensors and its words; of one before `oldest`, that alone.
 
     Errors: FileAccessError, RecordingError.
     """
     file = TensorFile(path, kind=kind, newest=version)
-    if (written := int(file.metadata["format_version"])) < version:
+    if (written := int(file.metadata["format_version"])) < oldest:
         return written, {}, {}
     return written, {name: file.read(name) for name in file.entries}, file.json("about")
 
