@@ -1,4 +1,4 @@
-// openapi.json sha256:af1068bf76444f4bb1d5fc5a11d133720413ad8490a619ea13a9cb6df33473c4
+// openapi.json sha256:69170dba6c91896a976ef9c673d020bc0bcf18cae98dddea5dcab3ef136fe4c3
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1043,9 +1043,12 @@ export interface components {
          * @description One tenth of the way: `share` of head 0's weights in every head.
          *
          *     `values` is of each of `Blend.items`; `kept` is the cosine of the text's embedding with that as it was, of a model
-         *     that embeds, `loss` the mean loss (nats a token) of a language model; null where there is none.
+         *     that embeds, `loss` the mean loss (nats a token) of a language model, `diversity` how different the heads of a layer
+         *     look (0: all the same; mean over layers); null where there is none.
          */
         BlendStep: {
+            /** Diversity */
+            diversity: number | null;
             /** Figures */
             figures: string;
             /** Headline */
