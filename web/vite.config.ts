@@ -7,7 +7,7 @@ const PROGRAMS: Record<string, string> = { exact: "src/lib/exact/program.ts", pl
 
 export default defineConfig(({ mode }) => ({
   plugins: [svelte()],
-  resolve: { alias: { "d3-geo": new URL("src/lib/draw/no-geography.ts", import.meta.url).pathname } },
+  resolve: { alias: { "d3-geo": "/src/lib/draw/no-geography.ts" } },
   build: {
     outDir: "../src/manyheads/studio/static",
     copyPublicDir: !PROGRAMS[mode],

@@ -11,7 +11,7 @@ from torch import nn
 import manyheads as mh
 from manyheads import reference
 from manyheads.errors import ModelError, RecordingError, ShapeError, TextError, WindowError
-from manyheads.inputs import Recorder, recorder
+from manyheads.inputs import Recorder, read, recorder
 from manyheads.inputs import recorder as keeping
 from manyheads.inputs.reading import groups_of
 from manyheads.recording import Recording
@@ -117,6 +117,11 @@ def test_a_recording_is_the_same_whether_texts_are_recorded_together_or_alone(lo
         alone = mh.record(lm, words)
         for one, many in zip(alone.layers, together.layers, strict=True):
             eager.assert_near(many.weights(text=text), one.weights(), "together, alone", 2 * eager.EXACT)
+    reading = read(lm, texts)
+    again = mh.record(lm, reading, keep=("q", "k", "v", "lse"))
+    for one, many in zip(again.layers, together.layers, strict=True):
+        assert torch.equal(one.q, many.q) and one.v is not None and one.lengths.tolist() == many.lengths.tolist()
+    refuses(RecordingError, "a Reading is recorded as texts that were read", mh.record, lm, reading, generate=3)
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_the_head_beside_is_the_one_that_looks_there_most_after_the_change(swapp
         == "With “wide”, L3H1 lets go of “animal” (68 % → 28 %), yet does not swing to “street” (5 % → 12 %)."
     )
     assert swap.linked() == "With “tired”, head L3H1 links “it” to “animal”: 68 %."
-    assert swap.figures() == "the rest parks on [CLS]: 10 % → 33 %.  L5H11 holds on: 67 % → 56 %."
+    assert swap.figures() == "[CLS], where looks park, gains most: 10 % → 33 %.  L5H11 holds on: 67 % → 56 %."
     assert str(swap.beside) == "L5H11" and [str(row.head) for row in swap.rows] == ["L3H1", "L5H11"]
     other = swapped("wide", ("L5H11", "L3H1"))
     assert other.said() == "With “wide”, L5H11 holds on to “animal” (67 % → 56 %)." and str(other.beside) not in (
@@ -105,7 +105,10 @@ ENDINGS = {
         MARY,
         [0.4, 0.2, 0, 0.15, 0.1, 0.15],
     ),
-    "L2H3 lets go of “Mary” (60 % → 20 %), and turns to no other word.": (MARY, [0.6, 0.2, 0, 0.1, 0.05, 0.05]),
+    "L2H3 lets go of “Mary” (60 % → 20 %), and no other word takes its place: “John” (10 % → 11 %).": (
+        MARY,
+        [0.6, 0.2, 0, 0.11, 0.05, 0.04],
+    ),
     "L2H3 holds on to “Mary” (60 % → 50 %).": (MARY, [0.2, 0.5, 0, 0.1, 0.1, 0.1]),
     "L2H3 looks at “Mary” (40 % → 60 %) even more.": ([0.3, 0.4, 0, 0.1, 0.1, 0.1], [0.1, 0.6, 0, 0.1, 0.1, 0.1]),
     "L2H3 turns to “John” (2 % → 50 %).": (PARKED, [0.4, 0.03, 0, 0.5, 0.05, 0.02]),
@@ -118,6 +121,21 @@ ENDINGS = {
 @pytest.mark.parametrize("words", ENDINGS)
 def test_the_sentence_is_made_from_the_numbers(words):
     assert of(*ENDINGS[words], looks_ahead=words != AHEAD).said() == f"With “y”, {words}"
+
+
+FIGURES = {
+    "[CLS], where looks park, gains most: 10 % → 40 %.": [0.4, 0.2, 0, 0.15, 0.1, 0.15],
+    "[CLS], where looks park, gains too: 10 % → 15 %.": [0.15, 0.2, 0, 0.45, 0.1, 0.1],
+    "“it” itself gains most: 10 % → 50 %.": [0.1, 0.2, 0, 0.1, 0.5, 0.1],
+    "“y” gains most: 10 % → 48 %.": [0.12, 0.2, 0, 0.1, 0.1, 0.48],
+    "“gave” gains too: < 1 % → 7 %.": [0.1, 0.25, 0.07, 0.38, 0.1, 0.1],
+    "": [0.11, 0.58, 0.002, 0.108, 0.1, 0.1],
+}
+
+
+@pytest.mark.parametrize("figures", FIGURES)
+def test_the_line_below_names_the_word_that_gains_most_of_those_the_sentence_does_not_name(figures):
+    assert of([0.1, 0.598, 0.002, 0.1, 0.1, 0.1], FIGURES[figures]).figures() == figures
 
 
 def test_a_new_word_that_stands_elsewhere_already_is_told_apart():

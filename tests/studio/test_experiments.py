@@ -619,6 +619,15 @@ def blended_by_hand(model, inputs, share):
     return torch.stack(maps), x[0]
 
 
+def diversity_by_hand(maps):
+    """Mean Jensen-Shannon divergence of two heads of a layer over ln 2, of maps [layer, h, q, k]."""
+    maps = maps.double().numpy()
+    pairs = [(i, j) for i in range(maps.shape[1]) for j in range(i)]
+    entropy = lambda p: -np.where(p > 0, p * np.log2(np.maximum(p, 1e-300)), 0).sum(-1)  # noqa: E731
+    apart = [entropy((maps[:, i] + maps[:, j]) / 2) - (entropy(maps[:, i]) + entropy(maps[:, j])) / 2 for i, j in pairs]
+    return float(np.mean(apart))
+
+
 def levels_of(found):
     raw = np.frombuffer(base64.b64decode(found.maps), "<u2").reshape(11, len(found.heads), found.side, found.side)
     return np.where(raw == blend.ABSENT, np.nan, raw / blend.LEVELS)
@@ -638,6 +647,7 @@ def test_heads_made_alike_are_those_of_an_eager_forward_by_hand_at_every_tenth(m
             now = states.mean(0).double()
             assert found.steps[step].kept == pytest.approx(float(torch.cosine_similarity(now, whole, dim=0)), abs=1e-4)
             assert found.steps[step].share == pytest.approx(share)
+            assert found.steps[step].diversity == pytest.approx(diversity_by_hand(want), abs=1e-4), share
             if step in (0, 4, 10):
                 for sentence_of, value in list(zip(found.items, found.steps[step].values, strict=True))[::5]:
                     other = minilm.tokenizer(sentence_of, return_tensors="pt")

@@ -33,6 +33,7 @@ from manyheads.cli.main import main
 from manyheads.cli.studio import desk_of
 from manyheads.corpora import reading_of
 from manyheads.errors import ModelError
+from manyheads.inputs import recorder
 from manyheads.models import BUNDLED
 from manyheads.roles import shipped_labels
 from manyheads.studio import NotHere, StudioSession, Workspace, address_of, create_app
@@ -524,6 +525,16 @@ def test_a_recording_is_found_although_another_file_has_gone(tmp_path):
     (tmp_path / "a.heads").unlink()
     assert Recordings(workspace).get(wanted).title == "b.heads"
     refuses(NotHere, "not open any more", Recordings(workspace).get, "beef")
+
+
+def test_a_text_is_read_once_to_be_recorded(monkeypatch, minilm):
+    read, texts = recordings_module.read, []
+    for module in (recordings_module, recorder):
+        monkeypatch.setattr(module, "read", lambda lm, text, *rest: texts.append(text) or read(lm, text, *rest))
+    workspace = Workspace.of()
+    workspace.loaded.put("minilm", minilm)
+    opened = Recordings(workspace).open(RecordingAsk(model="minilm", text=TEXT), lambda *_: None)
+    assert opened.main.v is not None and texts == [TEXT]
 
 
 def test_the_recording_that_was_opened_again_stays_longest(tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ SPILLS = "this model lets tokens read padding, which is not kept: their rows lac
 
 def record(
     lm: LoadedModel,
-    given: InputsLike,
+    given: InputsLike | Reading,
     *,
     keep: Sequence[Keep] = ("q", "k", "lse"),
     generate: int | None = None,
@@ -55,7 +55,8 @@ def record(
 ) -> Recording:
     """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
 
-    `given` is one text or several, or `mh.Inputs`, which says what else can be read and how. Add "v" to `keep` for
+    `given` is one text or several, or `mh.Inputs`, which says what else can be read and how; or texts that were read
+    already (`inputs.read`). Add "v" to `keep` for
     value-weighted questions. The size is logged (logger "manyheads"; a warning from 250 MB on) before any memory is
     taken, and `inputs.Recorder().bytes_per_token(lm)` is what each token adds. Returns texts left-aligned and padded to
     the longest in memory; files are packed.
@@ -83,15 +84,21 @@ def record(
         )
     if options and generate is None:
         raise RecordingError(f"{', '.join(options)} would go to generate: say how many tokens to write, generate=.")
-    inputs = Inputs.of(given)
-    if inputs.answer is not None and generate is not None:
-        raise RecordingError("answer= and generate= are two answers: give one of them.")
-    if inputs.has_media or inputs.ready is not None:
-        return _record_ready(lm, read(lm, inputs), generate, options, recorder.tensors)
-    if generate is not None:
-        return _record_writing(lm, inputs, generate, options, recorder.tensors)
+    if isinstance(given, Reading):
+        if generate is not None or given.ready:
+            raise RecordingError("a Reading is recorded as texts that were read: give the inputs themselves here.")
+        reading = given
+    else:
+        inputs = Inputs.of(given)
+        if inputs.answer is not None and generate is not None:
+            raise RecordingError("answer= and generate= are two answers: give one of them.")
+        if inputs.has_media or inputs.ready is not None:
+            return _record_ready(lm, read(lm, inputs), generate, options, recorder.tensors)
+        if generate is not None:
+            return _record_writing(lm, inputs, generate, options, recorder.tensors)
+        reading = read(lm, inputs)
     # Texts as they are, those of like length together, so that little of a batch is padding.
-    reading = replace(read(lm, inputs), most_padding=lm.most_padding)
+    reading = replace(reading, most_padding=lm.most_padding)
     groups = reading.groups()
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]

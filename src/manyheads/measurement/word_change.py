@@ -144,21 +144,31 @@ class WordSwap:
             return f"{begin}, {head} swings part of the way, from {there} to {elsewhere}."
         if turned >= TURNS:
             return f"{begin}, {head} lets go of {there}, yet does not swing to {elsewhere}."
-        return f"{begin}, {head} lets go of {there}, and turns to no other word."
+        return f"{begin}, {head} lets go of {there}, and no other word takes its place: {elsewhere}."
 
     def figures(self) -> str:
-        """What the sentence leaves out, in a line: what the parking spots get, and what the head beside does."""
-        rows, first = self.rows[0], self.links[0]
+        """What the sentence leaves out, in a line: which other word gains most, and what the head beside does."""
+        rows, (first, other) = self.rows[0], self.links
         parts: list[str] = []
-        if self.special.any():
-            gains = np.where(self.special, rows.after - rows.before, -np.inf)
-            spot = int(gains.argmax())
-            if gains[spot] >= TURNS and gains[spot] >= (rows.after - rows.before)[~self.special].max():
-                parts.append(f"the rest parks on {self.words[spot]}: {_change(rows, spot)}.")
+        gains = rows.after - rows.before
+        named = max(gains[first], gains[other])
+        gains[[first, other]] = -np.inf
+        most = int(gains.argmax())
+        if gains[most] >= TURNS:
+            word = self.words[most]
+            name = f"“{word}”"
+            if self.special[most]:
+                name = f"{word}, where looks park,"
+            elif most == self.query:
+                name = f"“{word}” itself"
+            elif most == self.place:
+                name = f"“{self.new}”"
+            verb = "gains most" if gains[most] >= named else "gains too"
+            parts.append(f"{name} {verb}: {_change(rows, most)}.")
         if self.beside is not None:
-            other = self.rows[-1]
-            holds = other.after[first] >= HOLDS * other.before[first]
-            parts.append(f"{self.beside} {'holds on' if holds else 'lets go too'}: {_change(other, first)}.")
+            beside = self.rows[-1]
+            holds = beside.after[first] >= HOLDS * beside.before[first]
+            parts.append(f"{self.beside} {'holds on' if holds else 'lets go too'}: {_change(beside, first)}.")
         return "  ".join(parts)
 
     def _moved(self, rows: HeadRows, word: int) -> str:

@@ -172,7 +172,7 @@ def _without_rule(
     candidates = [(rule, claim) for rule, claim in by_rule if rule.names_heads and rule is not SINK_RULE]
     rule, claim = max(candidates, key=lambda pair: pair[1].chosen_excess)
     evidence = evidence_of(rule, claim)
-    why = "nearest rule, not enough for a role"
+    why = f"closest to “{rule.role}”, not enough for a role"
     if evidence.num_queries < MIN_QUERIES:
         why = "too few queries for a role"
     elif not enough:

@@ -261,7 +261,8 @@ def open_text(
     if long != "windows":
         inputs = Inputs(text, long=long)
         if recording is None:
-            recording = record(lm, inputs, keep=keep_for(lm, read(lm, inputs).num_tokens))
+            reading = read(lm, inputs)
+            recording = record(lm, reading, keep=keep_for(lm, reading.num_tokens))
         opened = desk.recordings.add(recording, text[:TITLE], lm.name)
     elif recording is not None:
         opened = desk.recordings.add_text(recording, lm.name, text)

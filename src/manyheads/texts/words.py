@@ -205,16 +205,6 @@ def _spell_bytes(piece: str) -> bytes:
     return bytes(_BYTE_OF[char] for char in piece) if known else _utf8(piece)
 
 
-def byte_piece(piece: str) -> str:
-    """A piece that is part of a character, as its bytes, of a byte-level vocabulary or of one that falls back to bytes.
-
-    >>> byte_piece("âĢ"), byte_piece("<0xE2>")
-    ('\\\\xe2\\\\x80', '\\\\xe2')
-    """
-    known = all(char in _BYTE_OF for char in piece) and not piece.startswith("<0x")
-    return (_spell_bytes(piece) if known else _spell_metaspace(piece)).decode("utf-8", "backslashreplace")
-
-
 def _spell_metaspace(piece: str) -> bytes:
     byte = re.fullmatch("<0x([0-9A-Fa-f]{2})>", piece)  # what the vocabulary lacks, byte by byte
     return bytes([int(byte[1], 16)]) if byte else _utf8(piece.replace("▁", " "))
@@ -287,8 +277,13 @@ class Words:
 
     @staticmethod
     def bytes_of(piece: str) -> str:
-        """A piece that is part of a character, as its bytes: `byte_piece`."""
-        return byte_piece(piece)
+        """A piece that is part of a character, as its bytes: of vocabularies of bytes, or that fall back to them.
+
+        >>> Words.bytes_of("âĢ"), Words.bytes_of("<0xE2>")
+        ('\\\\xe2\\\\x80', '\\\\xe2')
+        """
+        known = all(char in _BYTE_OF for char in piece) and not piece.startswith("<0x")
+        return (_spell_bytes(piece) if known else _spell_metaspace(piece)).decode("utf-8", "backslashreplace")
 
     @staticmethod
     def of(tokens: Tokens, by: By = "words") -> Words:

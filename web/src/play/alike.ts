@@ -2,7 +2,7 @@
 // sentences, or the likeliest next tokens, change places. Computed at every tenth; between two tenths colours and places blend,
 // figures are those of the nearer one.
 import type { Blend } from "../lib/api/types";
-import { decimal, inWords, share, upper } from "./figures";
+import { decimal, share } from "./figures";
 import type { Chapter, Scene, Table, Words } from "./scene";
 import type { Picture, Rect, Stage } from "./stage";
 import { ease, mix } from "./time";
@@ -12,6 +12,9 @@ const DONE = 9;
 const LISTED = 5;
 const LEVELS = 65_534;
 const ABSENT = 65_535;
+const FIGURES = 52; // pixels of a line's number
+const ARRIVED = 0.62; // of the way between two tenths: a line that changes its place half-way is all there
+const LEAP = 0.25; // of a line that it moves meanwhile
 
 /** An item of the list at one tenth. */
 interface Place {
@@ -46,7 +49,7 @@ export class AlikeScene implements Scene {
 
   constructor(readonly data: Blend) {
     this.#count = data.heads.length;
-    this.chapters = [{ name: `${upper(inWords(this.#count))} maps`, at: 0 }, { name: "Slide", at: BEGIN }, { name: "One map", at: DONE }];
+    this.chapters = [{ name: "Apart", at: 0 }, { name: "Slide", at: BEGIN }, { name: "One map", at: DONE }];
     const bytes = Uint8Array.from(atob(data.maps), (letter) => letter.charCodeAt(0));
     const levels = new Uint16Array(bytes.buffer, 0, bytes.length / 2);
     const cells = levels.length / data.steps.length;
@@ -60,11 +63,6 @@ export class AlikeScene implements Scene {
   /** How far heads are on their way at t, in steps. */
   at(t: number): number {
     return ease(t, BEGIN, DONE) * (this.data.steps.length - 1);
-  }
-
-  /** The share of head 0 at t, from 0 to 1. */
-  shared(t: number): number {
-    return ease(t, BEGIN, DONE);
   }
 
   words(t: number): Words {
@@ -86,17 +84,30 @@ export class AlikeScene implements Scene {
     const { tall, width, height, scale } = stage;
     const s = this.at(t);
     const listed = this.data.items.length > 0;
-    const side = tall ? width - 24 : listed ? Math.min(width * 0.56, height * 1.25) : width - 64;
-    const high = tall && listed ? Math.min(height * 0.56, width) : height;
     const left = tall ? 12 : 32 * scale;
-    const bottom = this.#maps(stage, s, { x: left, y: 0, w: side, h: high });
+    // Maps leave the list the width of its longest line; they are no smaller than they can be, and no less than 45 % of the stage.
+    const [gap, wide] = [36 * scale, width - 68 * scale];
+    const need = Math.min(0.55 * wide - gap, this.#listWidth(stage, 14));
+    const side = tall ? width - 24 : listed ? Math.min(wide - gap - need, height * 1.25) : width - 64;
+    const high = tall && listed ? Math.min(height * 0.56, width) : height;
+    const { right, bottom } = this.#maps(stage, s, { x: left, y: 0, w: side, h: high });
     if (!listed) return;
     if (tall) this.#list(stage, s, { x: 12, y: bottom + 10, w: width - 24, h: height - bottom - 14 });
-    else this.#list(stage, s, { x: left + side + 36 * scale, y: 12 * scale, w: width - left - side - 68 * scale, h: height - 20 * scale });
+    else this.#list(stage, s, { x: right + gap, y: 12 * scale, w: left + wide - right - gap, h: height - 20 * scale });
+  }
+
+  /** Items that are listed at some tenth. */
+  get #listed(): string[] {
+    return this.data.items.filter((_, i) => this.#places.some((places) => places[i]!.rank < LISTED));
+  }
+
+  #listWidth(stage: Stage, size: number): number {
+    const mono = this.data.kind === "guesses";
+    return FIGURES * stage.scale + Math.max(0, ...this.#listed.map((item) => stage.measure(item.trim(), { size, weight: 620, mono })));
   }
 
   /** The maps in a grid; gives where it ends. */
-  #maps(stage: Stage, s: number, room: Rect): number {
+  #maps(stage: Stage, s: number, room: Rect): { right: number; bottom: number } {
     const { scale, colours } = stage;
     const label = 18 * scale;
     const gap = 12;
@@ -107,7 +118,9 @@ export class AlikeScene implements Scene {
       if (cell > best.cell) best = { cell, columns };
     }
     const { cell, columns } = best;
-    const step = Math.min(room.w / columns, cell + Math.max(gap, 0.14 * cell));
+    const wide = "H0, used by all";
+    const size = 11;
+    const step = Math.min(room.w / columns, Math.max(cell + Math.max(gap, 0.14 * cell), stage.measure(wide, { size, weight: 700 }) + 8));
     const down = cell + label + 6;
     const pictures = this.#pictures(stage, s);
     const { heads, side, exact, tokens } = this.data;
@@ -116,8 +129,6 @@ export class AlikeScene implements Scene {
       const name = head.replace(/^.*H/, "H");
       stage.picture(pictures[h]!, rect);
       stage.frame(rect, h ? colours.line2 : colours.accent, h ? 1 : 2);
-      const wide = "H0, used by all";
-      const size = 11;
       const fits = !h && stage.measure(wide, { size, weight: 700 }) <= step - 4;
       stage.text(fits ? wide : name, rect.x, rect.y - 5 * scale, { size, weight: h ? 400 : 700, colour: h ? colours.ink2 : colours.accent });
       stage.spot(rect, (x, y) => {
@@ -128,7 +139,7 @@ export class AlikeScene implements Scene {
         return `${head}, ${cellWords}\n${Number.isNaN(weight) ? "not seen" : `${weight.toFixed(4)} at ${share(this.data.steps[tenth]!.share)}`}`;
       });
     });
-    return room.y + Math.ceil(this.#count / columns) * down;
+    return { right: room.x + (columns - 1) * step + cell, bottom: room.y + Math.ceil(this.#count / columns) * down };
   }
 
   #pictures(stage: Stage, s: number): Picture[] {
@@ -155,24 +166,27 @@ export class AlikeScene implements Scene {
     const part = s - low;
     const [from, to] = [this.#places[low]!, this.#places[low + 1]!];
     const title = guesses ? "likeliest next tokens" : `nearest of ${items.length} sentences`;
-    const figures = 52 * scale;
+    const figures = FIGURES * scale;
     // As large as the longest of all that are listed at some tenth allows, down to 11.
-    const listed = items.filter((_, i) => this.#places.some((places) => places[i]!.rank < LISTED));
     let size = tall ? 12 : 15;
-    while (size > 11 && listed.some((item) => stage.measure(item.trim(), { size, weight: 620, mono: guesses }) > room.w - figures)) size -= 0.5;
+    while (size > 11 && this.#listWidth(stage, size) > room.w) size -= 0.5;
     stage.text(title, room.x, room.y + 12 * scale, { size: tall ? 12 : 14, weight: 620 });
     const line = Math.min(54 * scale, (room.h - 24 * scale) / (LISTED + 0.2));
     items.forEach((item, i) => {
       const [a, b] = [from[i]!, to[i]!];
       if (a.rank >= LISTED && b.rank >= LISTED) return;
-      const alpha = mix(a.rank < LISTED ? 1 : 0, b.rank < LISTED ? 1 : 0, part);
-      if (alpha < 0.02) return;
-      const y = room.y + 24 * scale + line * (mix(a.rank, b.rank, ease(part, 0.2, 0.8)) + 0.5);
+      // Half-way the list is the other one: lines that changed places come from where they were, and are never printed on each other.
+      const before = part < 0.5;
+      const rank = before ? a.rank : b.rank;
+      const alpha = rank >= LISTED ? 0 : before || a.rank === b.rank ? 1 : mix(0.45, 1, ease(part, 0.5, ARRIVED));
+      if (!alpha) return;
+      const y = room.y + 24 * scale + line * (rank + Math.sign(a.rank - rank) * LEAP * (1 - alpha) + 0.5);
       const isNew = this.#places[0]![i]!.rank >= LISTED;
       const value = (part < 0.5 ? a : b).value;
       const colour = isNew ? colours.accent : colours.ink;
       const style = { size, weight: isNew ? 620 : 400, mono: guesses, colour, alpha };
-      stage.text(fitted(stage, item, room.w - figures, style), room.x, y, style);
+      const rows = fitted(stage, item, room.w - figures, style, line >= 40 * scale);
+      rows.forEach((words, n) => stage.text(words, room.x, y - (rows.length - 1 - n) * 1.15 * size * scale, style));
       stage.text(guesses ? share(value) : decimal(value, 3), room.x + room.w, y, { size: 12, align: "right", colour: colours.ink2, alpha });
       const bar = Math.max(0, mix(a.value, b.value, part));
       stage.rect({ x: room.x, y: y + 6 * scale, w: room.w * bar, h: 3 }, isNew ? colours.accent : colours.ink3, alpha);
@@ -181,10 +195,16 @@ export class AlikeScene implements Scene {
   }
 }
 
-/** A text cut to its room. */
-function fitted(stage: Stage, words: string, room: number, style: { size: number; weight: number; mono: boolean }): string {
-  let text = words.trim() || words;
-  if (stage.measure(text, style) <= room) return text;
-  while (text.length > 2 && stage.measure(`${text}…`, style) > room) text = text.slice(0, -1);
-  return `${text}…`;
+/** A text in its room: on one line, else on two where there is room for them, else cut. */
+function fitted(stage: Stage, words: string, room: number, style: { size: number; weight: number; mono: boolean }, two: boolean): string[] {
+  const fits = (line: string) => stage.measure(line, style) <= room;
+  const text = words.trim() || words;
+  if (fits(text)) return [text];
+  const parts = text.split(" ");
+  const breaks = parts.map((_, i) => [parts.slice(0, i).join(" "), parts.slice(i).join(" ")]).slice(1);
+  const broken = two ? breaks.findLast((lines) => lines.every(fits)) : undefined;
+  if (broken) return broken;
+  let begin = text;
+  while (begin.length > 2 && !fits(`${begin}…`)) begin = begin.slice(0, -1);
+  return [`${begin}…`];
 }

@@ -114,13 +114,15 @@ class BlendStep(AnswerBody):
     """One tenth of the way: `share` of head 0's weights in every head.
 
     `values` is of each of `Blend.items`; `kept` is the cosine of the text's embedding with that as it was, of a model
-    that embeds, `loss` the mean loss (nats a token) of a language model; null where there is none.
+    that embeds, `loss` the mean loss (nats a token) of a language model, `diversity` how different the heads of a layer
+    look (0: all the same; mean over layers); null where there is none.
     """
 
     share: float
     values: list[float]
     kept: Number
     loss: Number
+    diversity: Number
     headline: str
     figures: str
 

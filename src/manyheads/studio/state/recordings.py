@@ -157,15 +157,16 @@ class Recordings:
         def make() -> Opened:
             lm = self.workspace.load(model, report)  # first: one that is not in the workspace is refused before all
             report("reading the text", 0, None)
-            keep = WITH_VALUES if ask.values else keep_for(lm, read(lm, text).num_tokens)
+            reading = read(lm, text)
+            keep = WITH_VALUES if ask.values else keep_for(lm, reading.num_tokens)
             sharing: dict[str, Mapping[int, Mapping[int, float]]] = {}
             if steps:
                 plan = plan_of(steps)
                 with applied(lm, plan, corpus=corpus_of(plan, text)[0]):
-                    recording = record(lm, text, keep=keep)
+                    recording = record(lm, reading, keep=keep)
                     sharing = {str(site): sharing_around(lm.model)(site) for site in lm.spec.sites}
             else:
-                recording = record(lm, text, keep=keep)
+                recording = record(lm, reading, keep=keep)
             report("ready", 1, 1)
             source = "typed, with heads edited" if steps else "typed"
             return self._opened(name, recording, text[:TITLE], model, source, bool(steps), sharing, text)

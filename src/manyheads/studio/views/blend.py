@@ -5,8 +5,8 @@ Each step gives the maps of one layer, and what a reader sees of the change: the
 embeds, the likeliest next tokens of a language model. The page draws between the steps; its figures are those of the
 nearest one.
 
-Cost: eleven times the pass that records the text, and one to read the outcome (with the example sentences, of a model
-that embeds). `progress` is called at every layer, and may raise to stop.
+Cost: eleven times the pass that records the text, one that compares its heads, and one to read the outcome (with the
+example sentences, of a model that embeds). `progress` is called at every layer, and may raise to stop.
 """
 
 from __future__ import annotations
@@ -23,18 +23,25 @@ from torch import Tensor
 from manyheads.base import percent
 from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.edits import applied, choose_metric
-from manyheads.errors import HeadError, PlanError
+from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.inputs import read, record
 from manyheads.measurement import spelled
 from manyheads.models import LoadedModel
 from manyheads.plan import Copy, Plan
 from manyheads.recording import small_maps
-from manyheads.roles.compare import mixed, sharing_around
+from manyheads.roles.compare import head_diversity, mixed, sharing_around
 from manyheads.spec import Site
 from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.schema.experiments import Blend, BlendAsk, BlendStep
 from manyheads.studio.views.effect_words import NEAREST, plain
-from manyheads.studio.views.experiments import PassCounter, embeddings, first_text, token_values
+from manyheads.studio.views.experiments import (
+    LONG_TEXT,
+    ROWS_OF_LONG,
+    PassCounter,
+    embeddings,
+    first_text,
+    token_values,
+)
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks
 
@@ -57,7 +64,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
     heads, sources = ", ".join(map(str, sites)), ", ".join(str(site.heads[0]) for site in sites)
     metric = choose_metric(lm, "auto")[0].name
     embeds = metric == "cosine"
-    passes = STEPS * (2 + embeds * len(read(lm, EXAMPLE_SENTENCES).groups()))
+    passes = STEPS * (3 + embeds * len(read(lm, EXAMPLE_SENTENCES).groups()))
     counter = PassCounter(progress, passes)
     first = first_text(lm, ask.text)
     guesses = metric == "loss" and first.targets is None
@@ -66,6 +73,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
     texts: list[Float[Tensor, "m"]] = []
     values: list[Tensor] = []
     losses: list[float | None] = []
+    diversities: list[float | None] = []
     exact = True
     for step in range(STEPS):
         share = step / (STEPS - 1)
@@ -80,6 +88,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
             exact &= num_rows <= SIDE and recorded.num_keys(0) <= SIDE and rows_read == num_rows
             sharing = sharing_around(lm.model)(layer)
             maps.append(torch.stack([mixed(pooled, sharing.get(head, {head: 1.0})) for head in range(len(pooled))]))
+            diversities.append(_diversity(lm, ask.text, layer.stack, recorded.num_queries(0)))
             if embeds:
                 texts.append(embeddings(lm, ask.text).mean(0))
                 values.append(F.cosine_similarity(embeddings(lm, EXAMPLE_SENTENCES), texts[-1][None], dim=-1))
@@ -115,6 +124,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
                 values=values[step].tolist(),
                 kept=cosines[step],
                 loss=losses[step],
+                diversity=diversities[step],
                 **_words(step, items, values, guesses, cosines[step], losses[step]),
             )
             for step in range(STEPS)
@@ -130,6 +140,14 @@ def _layer(sites: Sequence[Site], name: str | None) -> Site:
         if str(site) == name:
             return site
     raise HeadError(f"there is no layer {name} with two heads or more: name one of {', '.join(map(str, sites))}.")
+
+
+def _diversity(lm: LoadedModel, text: str, stack: str, num_rows: int) -> float | None:
+    """How different the heads of a stack's layers look now; None where no row sees two tokens."""
+    try:
+        return head_diversity(lm, text, rows=None if num_rows <= LONG_TEXT else ROWS_OF_LONG, stack=stack).value
+    except StatisticError:
+        return None
 
 
 def _words(

@@ -16,6 +16,11 @@ export interface RoleGroup {
   label: string;
 }
 
+/** A role's name as words: "sink the first token" is one that parks there. */
+export function roleWords(name: string): string {
+  return name.replace(/^sink (?=.)/, "parks on ");
+}
+
 export const ROLE_GROUPS: readonly RoleGroup[] = ROLE_GROUP_TABLE.map((group) => {
   const rgb = [1, 3, 5].map((start) => Number.parseInt(group.colour.slice(start, start + 2), 16)) as Rgb;
   return { ...group, label: `${group.name}: ${group.words}`, ink: readsBestInWhite(rgb) ? "#fff" : "#111" };

@@ -118,7 +118,7 @@ export class Session {
     }
     const viewIsEmpty = !view.file && !view.model && view.text === null;
     if (viewIsEmpty && workspace.opened) return this.#open(workspace.opened, null);
-    const request = view.file ? { file: view.file } : { model: view.model ?? workspace.default_model, text: view.text ?? workspace.default_text };
+    const request = view.file ? { file: view.file } : { model: view.model ?? workspace.default_model, text: view.text ?? this.firstText };
     if (!("file" in request) && !request.model) return;
     const current = this.info && this.#requests.get(this.info.id);
     if (current && this.info?.text === view.part && JSON.stringify(current) === JSON.stringify(request) && !this.opening) return this.#leaveOutBeyond(this.info);
@@ -145,10 +145,25 @@ export class Session {
     if (failed) this.view.replace({ model, text, file, recording, part, pin, zoom, fromWord, toWord, packed, sort, colour });
   }
 
+  /** The text of an address that names none: the sample of the model that it names, else the default one. */
+  get firstText(): string {
+    return this.#sampleOf(this.view.model ?? "") ?? this.workspace?.default_text ?? "";
+  }
+
+  /** What an address adds to name the open text; nothing where it names one, or where a file or a recording holds it. */
+  get naming(): { model?: string; text?: string } {
+    const { info, view } = this;
+    if (!info || view.text !== null || view.file !== null || view.recording !== null || info.source.startsWith("file")) return {};
+    return { model: info.model, text: info.written };
+  }
+
   /** The text that another model begins with: its own sample in place of this model's, which is of the kind that this one reads. */
   textFor(model: string, text: string, before: string): string {
-    const sampleOf = (name: string) => this.workspace?.models.find((entry) => entry.name === name)?.sample;
-    return text === sampleOf(before) ? (sampleOf(model) ?? text) : text;
+    return text === this.#sampleOf(before) ? (this.#sampleOf(model) ?? text) : text;
+  }
+
+  #sampleOf(model: string): string | undefined {
+    return this.workspace?.models.find(({ name }) => name === model)?.sample;
   }
 
   /** Says it where the open text does not have the row of the address. In Compare it may be a row of another text. */

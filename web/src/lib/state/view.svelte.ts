@@ -176,6 +176,7 @@ export class View implements ViewState {
     if (!this.inAddress) return;
     clearTimeout(this.#timer);
     this.#read();
+    this.started = null;
     this.arrivals += 1;
   };
 

@@ -144,11 +144,7 @@ export class Question {
   /** Asks a word, or lets it go. With a word asked, a second one orders the heads. */
   pick(word: number): void {
     const begin = this.words[word]!.begin;
-    const info = this.#info!;
-    const { text, file, recording } = this.#view;
-    // An address without a text stands for a default one: a link has to name it.
-    const named = text === null && file === null && recording === null && !info.source.startsWith("file") ? { model: info.model, text: info.written } : {};
-    if (this.from < 0) this.#view.go({ fromWord: begin, toWord: null, ...named });
+    if (this.from < 0) this.#view.go({ fromWord: begin, toWord: null, ...this.#session.naming });
     else if (word === this.from) this.clear();
     else if (word === this.to) this.clear(true);
     else this.#view.go({ toWord: begin, sort: BY_WORD });
