@@ -9,6 +9,7 @@ from .on_text import Pole as Pole
 from .on_text import Position as Position
 from .on_text import ReadDirection as ReadDirection
 from .trace_share import Products as Products
+from .trace_share import centred_product as centred_product
 from .trace_share import eigenvalue_score as eigenvalue_score
 from .vocabulary import SOURCES as SOURCES
 from .vocabulary import Source as Source

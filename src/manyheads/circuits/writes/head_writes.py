@@ -287,4 +287,7 @@ def _by_weights(lm: LoadedModel, circuits: SiteCircuits, head: Head, source: Sou
     notes = {"model": lm.name, "source": SOURCES[source], "matching": asked}
     readout = circuits.readout
     notes["read out"] = f"by the embedding table: {readout.by_embedding}" if readout.by_embedding else "by its logits"
+    notes["left out"] = "each norm's scale, which differs by token; biases"
+    if circuits.shared.folds[lm.spec.sites.index(circuits.site)].passes:
+        notes["left out"] += "; the norms that the stream itself passes between layers"
     return Writes(head, source, copying, ranks, matching, tables, (), (), notes)
