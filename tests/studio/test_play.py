@@ -203,8 +203,8 @@ VALUES = """(moments) => {
   return moments.map((t) => {
     player.seek(t);
     const spots = stage.spots.filter(({ rect, words }) => words(rect.x + 1, rect.y + 1).startsWith("value of"));
-    return spots.map(({ rect: { x, y, w, h } }) => [...stage.context.getImageData(
-      Math.ceil(x * pixels), Math.ceil(y * pixels), Math.floor(w * pixels) - 1, Math.floor(h * pixels) - 1).data].join());
+    const inside = ({ x, y, w, h }) => [Math.ceil(x * pixels), Math.ceil(y * pixels), w * pixels - 1, h * pixels - 1];
+    return spots.map(({ rect }) => [...stage.context.getImageData(...inside(rect)).data].join());
   });
 }"""
 
@@ -242,7 +242,9 @@ def test_the_followed_heads_frame_is_closed_among_joined_answers(play):
           const { player } = document.querySelector("[data-testid=play-stage]");
           const { stage, scene } = player, calls = [];
           const { frame, picture } = stage;
-          stage.frame = (rect, colour, width = 1, alpha = 1) => { if (colour === stage.colours.accent && width === 2) calls.push(["frame", rect.x]); };
+          stage.frame = (rect, colour, width = 1) => {
+            if (colour === stage.colours.accent && width === 2) calls.push(["frame", rect.x]);
+          };
           stage.picture = (bitmap, rect) => calls.push(["picture", rect.x]);
           scene.draw(stage, 8.98);
           Object.assign(stage, { frame, picture });
