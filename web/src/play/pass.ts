@@ -113,6 +113,7 @@ class Pass implements Scene {
       return { headline: `Layer ${layer.layer} hardly moves ${this.#me}; ${looks}.`, figures: `its heads and its feed-forward: each less than 1 % of what ${this.#me} becomes` };
     }
     const figures = `this layer: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes · its heads ${share(layer.heads)} (${best.head} ${share(best.share)}) · its feed-forward ${share(layer.feed_forward)}`;
+    if (!isFelt(best.share) && isFelt(layer.heads)) return { headline: `Layer ${layer.layer}: no head alone moves ${this.#me} much; ${looks}.`, figures };
     if (!isFelt(best.share)) return { headline: `Layer ${layer.layer}: its feed-forward moves ${this.#me}; its heads hardly do.`, figures: `${figures} · ${looks}` };
     return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens, best.key)} (${share(best.weight)}).`, figures };
   }
