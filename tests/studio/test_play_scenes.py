@@ -155,7 +155,11 @@ def test_a_forward_pass_shows_what_moves_the_word_in_each_layer(played, minilm):
         assert float(row[6]) == pytest.approx(float(look.max()), abs=1e-4)
     state = stage.evaluate("(canvas) => [...canvas.player.scene.states.at(-1)]")
     np.testing.assert_allclose(state, shares.final, atol=1e-4)
-    assert re.match("Layer [0-5]: L[0-5]H[0-9]+ moves “it” most", page.get_by_test_id("play-headline").inner_text())
+    for layer, row in enumerate(rows):
+        stage.evaluate("(canvas, t) => canvas.player.seek(t)", 1.2 + (8 / 6) * (layer + 0.5))
+        said = page.get_by_test_id("play-headline").inner_text()
+        kind = f"{row[3]} moves “it” most" if float(row[4]) >= 0.005 else "(no head alone|its feed-forward) moves “it”"
+        assert re.match(f"Layer {layer}: {kind}", said) or f"Layer {layer} hardly moves “it”" in said, said
     page.keyboard.press("ArrowUp")
     expect(page.get_by_test_id("play-table")).to_contain_text("What moves “because”")
 
