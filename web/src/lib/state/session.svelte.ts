@@ -9,6 +9,7 @@ import type {
   Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RequestBody, RoleInfo, Roles, Workspace,
 } from "../api/types";
 import { count } from "../draw/format";
+import { roleName } from "../draw/role-groups";
 import { BY_WORD, START, type View } from "./view.svelte";
 
 export interface Thumbnails {
@@ -238,7 +239,7 @@ export class Session {
   roleWords(head: string): string {
     const role = this.roleOf(head);
     if (!role) return "";
-    return `${role.family === "unlabelled" ? "no role" : `its role is “${role.name}”`} on ${this.#page.replace(/^\d/, "the $&")}`;
+    return `${role.family === "unlabelled" ? "no role" : `its role is “${roleName(role.name)}”`} on ${this.#page.replace(/^\d/, "the $&")}`;
   }
 
   close(): void {
