@@ -13,6 +13,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import manyheads as mh
+from manyheads.circuits.says import head_output
 from manyheads.corpora import OWN_TEXT
 from manyheads.models import load
 from manyheads.studio import Workspace, address_of, write_report
@@ -201,12 +202,18 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     fresh.get_by_test_id("sinks-out").uncheck()
 
 
-def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(fresh, tmp_path):
+def test_the_share_card_is_a_picture_with_the_librarys_sentence_the_claim_its_chance_and_the_address(
+    fresh, minilm, tmp_path
+):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
     fresh.get_by_test_id("share").click()
     card = fresh.get_by_test_id("share-card").get_by_role("img")
-    words = card.get_attribute("aria-label")
-    assert words.startswith("L3H1 looks from “it” to “animal”: 68 %. Spread evenly, it is 6.3 %.")
+    said = head_output(mh.record(minilm, OWN_TEXT, keep=("q", "k", "v", "lse")), "L3H1", "it").sentence
+    said = re.sub('"([^"]*)"', "“\\1”", said)
+    expect(card).to_have_attribute(
+        "aria-label", re.compile(f"^{re.escape(said)} L3H1 looks from “it” to “animal”: 68 %. ")
+    )
+    assert "Spread evenly, it is 6.3 %." in card.get_attribute("aria-label")
     with fresh.expect_download() as download:
         fresh.get_by_test_id("share-save").click()
     assert download.value.suggested_filename == "minilm-L3H1-it.png"
@@ -218,6 +225,66 @@ def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(f
     arc = accent[200:390]  # above the words: from "it" to "animal", which stand apart
     assert arc.sum() > 2_000 and np.ptp(np.nonzero(arc)[1]) > 300
     fresh.keyboard.press("Escape")
+
+
+def test_shift_and_a_click_gathers_heads_whose_lines_are_drawn_together(fresh):
+    fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10")
+    for head in ("L4H2", "L3H1", "L4H2", "L5H11"):  # a second time lets it go
+        fresh.get_by_test_id(f"cell-{head}").click(modifiers=["Shift"])
+    fresh.get_by_test_id("cell-L1H8").press("Shift+Enter")
+    fresh.get_by_test_id("draw-lines").click()
+    expect(fresh.get_by_test_id("line-heads")).to_contain_text(re.compile("L3H1.*L5H11.*L1H8"))
+    drawn = fresh.get_by_test_id("line-view").locator("path[data-head]")
+    drawn.first.wait_for()
+    assert set(drawn.evaluate_all("paths => paths.map((path) => path.dataset.head)")) == {"L3H1", "L5H11", "L1H8"}
+    fresh.wait_for_function("() => location.hash.includes('with=')")
+    path, known = fragment(fresh)
+    assert path == "head/L3H1" and known["with"] == "L5H11,L1H8" and known["pin"] == "10"
+    fresh.goto(fresh.url.split("#")[0] + "#/atlas")
+
+
+MARY = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.mark.slow  # a studio of its own
+def test_an_address_without_a_text_opens_the_models_own_and_its_question_is_offered_there_alone(new_page, minilm):
+    workspace = Workspace.of(model="smollm2")  # it begins with that one's text
+    workspace.loaded.put("minilm", minilm)
+    with studio_of(workspace) as own:
+        assert own.get("/api/workspace").json["default_text"] == MARY
+        page = new_page(alone=True)
+        page.goto(f"{own.address}#/atlas?model=minilm")
+        page.get_by_test_id("offer").click()
+        expect(page.get_by_test_id("claim")).to_have_text("“it” looks at “animal” most in")
+        page.wait_for_timeout(400)
+        assert fragment(page)[1]["text"] == OWN_TEXT
+
+        # The question of a model is about words: it is not asked of a text without them.
+        other = new_page(alone=True)
+        other.goto(f"{own.address}#/atlas?{urlencode({'model': 'minilm', 'text': MARY})}")
+        expect(other.get_by_test_id("sentence")).to_contain_text("Mary")
+        expect(other.get_by_test_id("offer")).to_have_count(0)
+
+        # A changed word of an address is of the model's own text, or it is left out with a word about it.
+        other.goto(f"{own.address}#/head/L3H1?model=minilm&pin=10&play=swap&swap=13:wide&t=6")
+        expect(other.get_by_test_id("play-headline")).to_contain_text("With “wide”, L3H1 lets go of “animal”")
+        expect(other.get_by_test_id("show-as").locator("input:checked")).to_have_count(0)
+        other.wait_for_timeout(400)
+        assert fragment(other)[1]["text"] == OWN_TEXT
+        other.goto(f"{own.address}#/head/L3H1?model=minilm&pin=10&play=swap&swap=6:run&t=6")
+        expect(other.get_by_test_id("unread")).to_contain_text("swap=6:run in the address comes without its text")
+        expect(other.get_by_test_id("play-stage")).to_have_count(0)
+
+        # The room of trainings waits, and says so; its figures say what they are shares of.
+        held = []
+        other.route("**/api/lessons/birth/cells/birth", lambda route: held.append(route))
+        other.goto(f"{own.address}#/training?model=minilm")
+        waiting = other.get_by_test_id("room-training").get_by_test_id("job-progress")
+        expect(waiting).to_contain_text("Opening the stored training")
+        held[0].continue_()
+        expect(other.get_by_test_id("play-figures")).to_contain_text(
+            re.compile("^L1H1 .* % on the token after an earlier copy")
+        )
 
 
 @pytest.mark.slow
@@ -310,7 +377,7 @@ def test_an_address_that_cannot_be_read_is_said(fresh):
         ("head/L9H99", "There is no head L9H99 here"),
         ("head/L3H1?pin=999", "pin=999 in the address is beyond this text of 16 tokens"),
         ("compare/L99H1", "There is no head “L99H1” on side A: another is shown."),
-        ("learn/nope", "“nope” in the address is no head"),
+        ("learn/nope", "There is no lesson 'nope'"),
         ("experiment?plan=zzz", "plan=zzz in the address is not a plan"),
         ("size?size=zzz", "size=zzz in the address is not a size"),
         ("size?model=zzz", "there is no model 'zzz' in this workspace"),

@@ -207,6 +207,7 @@ def test_presented_the_atlas_has_one_headline_and_six_heads_that_digits_open(ope
     page.keyboard.press("p")
     expect(page.get_by_test_id("headline")).to_have_text("L3H1 links “it” to “animal”: 68 % of its look.")
     assert page.get_by_test_id("atlas-present").locator("canvas").count() == 6
+    expect(page.get_by_test_id("present-keys")).to_contain_text("1 to 6 opens a head")
     assert font(page, "headline") == 32
     page.keyboard.press("1")
     expect(page.get_by_test_id("head-name")).to_have_text("L3H1")
