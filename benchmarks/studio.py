@@ -58,7 +58,7 @@ SCENES = {
     "layer": ("minilm", "head/L3H1?pin=10&play=layer&show=layer"),
     "swap": ("minilm", "head/L3H1?pin=10&play=swap&swap=13:wide"),
     "pass": ("minilm", "head/L3H1?pin=10&play=pass"),
-    "alike": ("minilm", "experiment?play=alike"),
+    "alike": ("minilm", "experiment"),
     "birth": ("minilm", "learn?lesson=birth"),
     "word of smollm2": ("smollm2", "head/L24H4?pin=14&play=word"),
     "layer of smollm2": ("smollm2", "head/L24H4?pin=14&play=layer&show=layer"),
@@ -231,6 +231,8 @@ def scenes(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
             page.set_default_timeout(120_000)
             text = f"model={model}&text={quote(SENTENCES[model])}"
             page.goto(f"{address}#/{place}{'&' if '?' in place else '?'}{text}")
+            if name == "alike":
+                page.get_by_test_id("scene-same").click()
             page.wait_for_function(READY)
             page.get_by_test_id("player").evaluate("player => player.scrollIntoView({ block: 'center' })")
             page.wait_for_timeout(500)
