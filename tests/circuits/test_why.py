@@ -297,6 +297,15 @@ def test_the_first_tokens_massive_activation_is_said_to_be_what_a_sink_looks_at(
     assert row.share < -5 and row.at_rivals == pytest.approx(row.share, rel=0.2)
 
 
+def test_an_induction_head_of_smollm2_reads_keys_that_a_previous_token_head_wrote(smollm2):
+    text = "The red fox saw a blue bird near the old mill. The red fox saw a blue bird near the old mill."
+    answer = mh.why(smollm2, text, "L17H5", 21)
+    assert (answer.from_token.token, answer.to_token[:2]) == (" old", (10, " mill"))
+    assert answer.key[0].writer == "L16H0" and answer.key[0].without < 0.05 < answer.weight - 0.5
+    further = answer.further(smollm2, "L16H0", "key")
+    assert (further.from_token.position, further.to_token.position) == (10, 9) and further.weight > 0.8
+
+
 @pytest.mark.slow
 def test_ranking_by_share_agrees_with_removal_on_held_out_sentences(smollm2, rng):
     """Spearman of share with the change of the log-odds without the writer, median over heads and rows."""
