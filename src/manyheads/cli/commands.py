@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
-from manyheads.cli.circuits import attribute, circuit, patch
+from manyheads.cli.circuits import attribute, circuit, patch, writes
 from manyheads.cli.doctor import doctor
 from manyheads.cli.fetch import fetch
 from manyheads.cli.head.command import head
@@ -42,6 +42,7 @@ COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     patch,
     circuit,
     attribute,
+    writes,
     prune,
     convert,
     heads,
@@ -80,6 +81,7 @@ GROUPS = {
         ("patch", "which heads carry an answer, and how surely"),
         ("circuit", "the fewest heads that keep an answer"),
         ("attribute", "what each head adds to a token's logit"),
+        ("writes --head L24H4", "what a head writes and looks for, in tokens"),
     ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
