@@ -506,9 +506,9 @@ def writes_lines(result: Writes, texts: Source | None) -> list[Text]:
         lines += [Text(), Text(title, style="bold")]
         clear = [row for row in result.directions if row.share > row.chance]
         if not clear:
-            first = result.directions[0]
+            largest = result.directions[0]
             lines.append(
-                Text(f"  none: the first is {first.share:.0%}, and of random rotations up to {largest.chance:.0%}")
+                Text(f"  none: the first is {largest.share:.0%}, and of random rotations up to {largest.chance:.0%}")
             )
         for row in clear:
             lines.append(Text(f"  {row.share:.0%} (of random rotations up to {row.chance:.0%})"))

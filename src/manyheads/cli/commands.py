@@ -81,7 +81,6 @@ GROUPS = {
         ("patch", "which heads carry an answer, and how surely"),
         ("circuit", "the fewest heads that keep an answer"),
         ("attribute", "what each head adds to a token's logit"),
-        ("writes --head L24H4", "what a head writes and looks for, in tokens"),
     ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
@@ -96,6 +95,7 @@ GROUPS = {
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
 MORE = {
+    "writes": "Circuits",
     "merge": "Find out",
     "convert": "Change",
     "heads": "Change",
