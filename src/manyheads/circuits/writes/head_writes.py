@@ -186,9 +186,14 @@ class Writes(NotIterated):
 
     def __str__(self) -> str:
         lines = [f"{self.head} writes: it {self._habit()} ({self._evidence()})"]
-        asked = ", ".join(f"{name} {of.value:.2f} (chance ±{2 * of.chance:.2f})" for name, of in self.matching.items())
-        looks = self.looks_for or ("neither of two things asked" if self.matching else "not asked")
-        lines.append(f"  looks for: {looks}{f'; matching: {asked}' if asked else ''}")
+        scores = {name: f"{of.value:.2f}, chance ±{2 * of.chance:.2f}" for name, of in self.matching.items()}
+        if self.looks_for is not None:
+            others = "".join(f"; {name} {score}" for name, score in scores.items() if name != self.looks_for)
+            lines.append(f"  looks for: {self.looks_for} (matching {scores[self.looks_for]}{others})")
+        elif scores:
+            lines.append(f"  looks for: neither {' nor '.join(f'{name} ({score})' for name, score in scores.items())}")
+        else:
+            lines.append("  looks for: not asked")
         for row in self.strongest:
             heard = [key for key in row.keys if abs(key.value) >= NOTED] or row.keys[:1]
             keys = ", ".join(f"{key.token!r} ({key.position}) {key.value:.2f}" for key in heard)
