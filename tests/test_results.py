@@ -380,6 +380,7 @@ class World:
             attribution,
             *explained,
             attribution.by_key("L1H1"),
+            mh.writes(llama, "L1H1", TEXTS[0]),
             composed,
             composed.strongest(),
             split,
