@@ -3,6 +3,6 @@ from .card import Card as Card
 from .card import Fact as Fact
 from .card import Section as Section
 from .card import TextMap as TextMap
-from .cards import cards as cards
+from .sections import cards as cards
 from .site import require_writable as require_writable
 from .site import write_cards as write_cards

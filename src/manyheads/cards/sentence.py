@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from manyheads.cards.card import Fact, rounded
-from manyheads.cards.measured import Loss, Measured
+from manyheads.cards.evidence import Loss, Measured
 from manyheads.heads import Head
 from manyheads.roles import Claim, HeadRole, failing, rule_of
 from manyheads.roles.words import UNLABELLED, figure

@@ -1,4 +1,4 @@
-"""`cards`: a card for every head of a model, or for some, from what `measured.py` has of all.
+"""`cards`: a card for every head of a model, or for some, from what `evidence.py` has of all.
 
 Sections whose numbers a model cannot give stay without facts, and say why. Commands are those of the command line;
 where there is none, a line of Python after those of `prelude_of`.
@@ -13,7 +13,7 @@ import numpy as np
 
 from manyheads.base import Progress, first_line, plural
 from manyheads.cards.card import Card, Fact, Section, TextMap, rounded
-from manyheads.cards.measured import TEXTS, Measured, is_on_words
+from manyheads.cards.evidence import TEXTS, Measured, is_on_words
 from manyheads.cards.remembered import folder_of, remembered
 from manyheads.cards.remembered import remember as store
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
