@@ -262,6 +262,8 @@ class Stream:
     norms: list[HeldNorm] = field(default_factory=list)
     reads: dict[str, Read] = field(default_factory=dict)
     rounding: list[Tensor] = field(default_factory=list)
+    # What was found out of it once, for all heads of a layer that are asked about.
+    known: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
 
 class Enough(Exception):

@@ -127,12 +127,12 @@ class Places(NamedTuple):
         )
 
 
-def require_seen(head: Head, row: Row, names: TokenNames, place: int) -> None:
+def require_seen(head: Head, row: Row, names: TokenNames, query: int, place: int) -> None:
     if not bool(row.visible[place]):
         seen = (row.visible.nonzero()[:, 0] - names.keys.first).tolist()
         runs = f"{seen[0]} to {seen[-1]}" if seen else "nothing"
         raise TextError(
-            f"{head} does not see {names.keys.at(place)} from {names.queries.at(row.query)}: its mask hides it. "
+            f"{head} does not see {names.keys.at(place)} from {names.queries.at(query)}: its mask hides it. "
             f"From there it sees {runs}."
         )
 

@@ -17,7 +17,7 @@ learned sink, which is a rival that nothing writes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -58,10 +58,19 @@ class Row:
         q, k = (x.detach()[0] for x in (call.q, call.k))
         q, k = q[head, query].double().cpu(), k[call.site.kv_head_of(head)].double().cpu()
         rule = call.rule.heads([head])
-        visible = call.mask.expand(1).visible(slice(None), slice(None), [head])[0, 0][query].cpu()
+        rows = slice(None) if isinstance(query, Tensor) else slice(query, query + 1)
+        visible = call.mask.expand(1).visible(rows, slice(None), [head])[0, 0].cpu()
+        visible = visible[query] if isinstance(query, Tensor) else visible[0]
         bias = None if rule.bias is None else rule.bias.detach()[0, 0][query].double().cpu()
         sink = None if rule.sinks is None else float(rule.sinks.detach()[0])
         return cls(call, head, query, q, k, visible, bias, sink, rule.scale * (q @ k.T))
+
+    def some(self, chosen: Bool[Tensor, "r"]) -> Row:
+        """Some of several queries."""
+        assert isinstance(self.query, Tensor), "one query is all there is"
+        bias = None if self.bias is None else self.bias[chosen]
+        parts = {"query": self.query[chosen], "q": self.q[chosen], "products": self.products[chosen]}
+        return replace(self, **parts, visible=self.visible[chosen], bias=bias)
 
     @staticmethod
     def weights_of_layer(call: AttentionCall, query: int) -> Float64[Tensor, "h k"]:

@@ -40,6 +40,8 @@ FIT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bflo
 LAST_STEPS = 24  # of the graph before q and k: a rotation's, a norm's, a projection's
 PATCHED = 64  # texts of a run in which writers are really taken out
 Side = Literal["query", "key"]
+Shares = dict[str, tuple[str, float]]
+"""Name -> kind and share of a writer."""
 
 
 class Writer(NamedTuple):
@@ -82,8 +84,8 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
 
     Errors: ModelError where what lies between the stream and the layer is not linear, or a sum misses the model's own.
     """
-    asks = torch.tensor([row.query], device="cpu")
-    where, num_dims = row.visible.nonzero()[:, 0] if side == "key" else asks, len(row.q)
+    asks, num_dims = torch.as_tensor(row.query, device="cpu").reshape(1), len(row.q)
+    where = row.visible.nonzero()[:, 0] if side == "key" else asks
     # Of the keys' side each writer's part of each product; of the query's any, which meets all dimensions.
     first = row.call.rule.scale * row.q if side == "key" else (torch.arange(num_dims, device="cpu") + 1.0).cos()
     reach = Reach.of(lm, stream, row.call, row.head, side, where, first.expand(len(where), -1))
@@ -151,12 +153,12 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     return Split(tuple(writers), vectors, products, without, host, lengths, sizes, rounding)
 
 
-def shares_of(reaches: Sequence[Reach]) -> list[dict[str, tuple[str, float]]]:
-    """Of each head of a layer, what each writer gave the sums that `Reach.of` was asked for: name -> kind and share.
+def shares_of(reaches: Sequence[Reach]) -> list[Shares]:
+    """Of each head of a layer, what each writer gave the sum that its `Reach` was made for.
 
     All of them by one pass over what was written, where all of the stream comes by one point.
     """
-    out: list[dict[str, tuple[str, float]]] = [{} for _ in reaches]
+    out: list[Shares] = [{} for _ in reaches]
     together: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
     for number, reach in enumerate(reaches):
         together.setdefault((reach.point is None, tuple(reach.where.tolist())), []).append(number)
@@ -216,7 +218,7 @@ class _Way(NamedTuple):
     branch: NormForm | None
 
     def arrived(self, written: Float[Tensor, "*w p m"], where: Int[Tensor, "p"]) -> Float[Tensor, "*w p m"]:
-        written = written * self.factor
+        written = written if self.factor == 1 else written * self.factor
         return written if self.branch is None else self.branch.applied(written, where)
 
     @classmethod
@@ -278,13 +280,19 @@ class Reach:
         if not live.requires_grad:
             raise ModelError(f"{name} of {lm.name}: nothing that is known of its stream reaches its {side}.")
         where, first = where.to(live.device), first.to(live.device)
-        require_linear(live, stream.entries, lm.name, f"the {side} of {name}")
+        if (id(live), "linear") not in stream.known:
+            require_linear(live, stream.entries, lm.name, f"the {side} of {name}")
+            stream.known[id(live), "linear"] = True
         points = [_Point(norm.x if (norm := _norm_of(stream, x)) is not None else x, norm) for x in read.inputs]
         inside = [norm for norm in stream.norms if norm.path.startswith(f"{read.path}.")]
         entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
         reach = cls(stream, live, index, where, entries, [], None, live, [], None)
         ends = [*(entry.tensor for entry in entries), *(point.x for point in points), *(norm.x for norm in inside)]
-        gradients = [None if g is None or not bool(g.any()) else g for g in reach.gradients(ends, first)]
+        gradients = reach.gradients(ends, first)
+        # A sum hands the same gradient to all of its terms: one look at each is enough.
+        different = {(g.data_ptr(), g.shape): g for g in gradients if g is not None}
+        alive = {key for key, g in different.items() if bool(g.any())}
+        gradients = [g if g is not None and (g.data_ptr(), g.shape) in alive else None for g in gradients]
         of_entries, rest = gradients[: len(entries)], gradients[len(entries) :]
         reach.entries = [entry for entry, g in zip(entries, of_entries, strict=True) if g is not None]
         reach.of_entries = [g for g in of_entries if g is not None]
@@ -295,7 +303,7 @@ class Reach:
             reach.own_norm = own_norms[0] if own_norms else None
             reach.point, reach.at_point = met[0]
             reach.ways = reach._ways(read)
-            if not reach._adds_up(read):
+            if not reach._adds_up():
                 reach.point, reach.ways = None, [None] * len(reach.entries)
         return reach
 
@@ -343,7 +351,7 @@ class Reach:
         """What the sum misses of each product. Errors: ModelError where rounding does not explain it."""
         missing = (row.products - products.sum(0)).masked_fill(~row.visible, 0)
         # Rotary positions in float32, say, of a model in float64.
-        coarsest = torch.float32 if self.live.dtype == torch.float64 and _casts(self.live) else self.live.dtype
+        coarsest = torch.float32 if self.casts else self.live.dtype
         allowed = EXACT[coarsest] * products.abs().sum(0).clamp_min(1)
         if not bool((missing.abs() <= allowed).all()):
             worst = int((missing.abs() / allowed).argmax())
@@ -354,6 +362,11 @@ class Reach:
                 f"its weights are not explained."
             )
         return missing if coarsest != self.live.dtype else torch.zeros_like(missing)
+
+    @cached_property
+    def casts(self) -> bool:
+        """Whether a model in float64 computes the last steps to q or k in another dtype."""
+        return self.live.dtype == torch.float64 and _casts(self.live)
 
     def _turned(self, x: Tensor) -> bool:
         """Whether x has positions before heads, where there are as many of both: q and k have the norm's results."""
@@ -368,8 +381,8 @@ class Reach:
             probe = torch.zeros_like(self.live)
             probe[0, 0, -1] = 1
             with torch.enable_grad():
-                (g,) = torch.autograd.grad(self.live, [x], probe, retain_graph=True, allow_unused=True)
-            if g is not None and bool(g.any()):
+                g: Tensor | None = torch.autograd.grad(self.live, [x], probe, retain_graph=True, allow_unused=True)[0]
+            if g is not None and bool(g.any()):  # pyright: ignore[reportUnnecessaryComparison]
                 return bool(g[0, -1, 0].any())
         return False
 
@@ -388,9 +401,13 @@ class Reach:
             ways.append(next((way for way in tries if way is not None), None))
         return ways
 
-    def _adds_up(self, read: Read) -> bool:
+    def _adds_up(self) -> bool:
         """Whether what is written makes up the stream at the point: no writer is missed, no norm lies between."""
         assert self.point is not None
+        ways = tuple((id(e), way.factor, id(way.branch)) for e, way in zip(self.entries, self.ways, strict=True) if way)
+        key = (id(self.point.x), ways, tuple(self.where.tolist()))
+        if key in self.stream.known:
+            return self.stream.known[key]
         width = self.point.x.shape[-1]
         x = exact(self.point.x.detach().reshape(-1, width)[self.where])
         total, zero = torch.zeros_like(x), torch.zeros_like(self.where)
@@ -399,7 +416,9 @@ class Reach:
                 is_bias = entry.value.ndim == 1
                 value = entry.written((zero, self.where))[0] if is_bias else entry.tensor.detach().reshape(-1, width)
                 total += way.arrived(value if is_bias else exact(value[self.where]), self.where)
-        return bool(((total - x).norm(dim=-1) <= FIT[self.point.x.dtype] * x.norm(dim=-1)).all())
+        adds_up = bool(((total - x).norm(dim=-1) <= FIT[self.point.x.dtype] * x.norm(dim=-1)).all())
+        self.stream.known[key] = adds_up
+        return adds_up
 
 
 class _Growth:
@@ -462,7 +481,8 @@ def _norm_of(stream: Stream, x: Tensor) -> HeldNorm | None:
 
 def _casts(live: Tensor) -> bool:
     """Whether a dtype is changed on the last steps to q or k."""
-    todo, seen = [(live.grad_fn, 0)], set[Any]()
+    todo: list[tuple[Any, int]] = [(live.grad_fn, 0)]
+    seen: set[Any] = set()
     while todo:
         node, depth = todo.pop()
         if node in seen or depth > LAST_STEPS:

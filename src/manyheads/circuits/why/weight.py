@@ -27,7 +27,7 @@ from manyheads.circuits.why.reading import (
 from manyheads.circuits.why.result import Look, Why, WriterShare
 from manyheads.circuits.why.row import Row
 from manyheads.circuits.why.sides import Split, Writer, split
-from manyheads.errors import TextError
+from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import Batch
 from manyheads.models import LoadedModel
@@ -55,25 +55,31 @@ def explain(
     site = lm.spec.site_of(of_head)
     batch = read_one(lm, text)
     names = TokenNames.of(lm, batch, site)
-    asks = names.queries.place(query, "query")
+    asks = names.queries.place(query, "query") + names.queries.first
     # Before the model runs, so that a wrong word costs nothing.
     looked = None if key is None else names.keys.place(key, "key") + names.keys.first
     rival = None if against == "rest" else names.keys.place(against, "against") + names.keys.first
     stream = read_along(lm, batch, [site])
     call = call_of(stream, site)
     if isinstance(text, Recording):
-        require_same(lm, text, call, asks + names.queries.first)
-    row = Row.of(call, of_head.index, asks + names.queries.first)
+        require_same(lm, text, call, asks)
+    written = [entry for entry in stream.entries if entry.kind != "bias"]
+    if len(written) == 1:
+        raise HeadError(
+            f"{of_head} is in the first layer, where the {written[0].name} alone has written: there is nothing to tell "
+            f"apart. Ask a head of a later layer."
+        )
+    row = Row.of(call, of_head.index, asks)
     weights = row.weights(row.products)
     looked = int(weights.argmax()) if looked is None else looked
     for place in (looked, rival):
         if place is not None:
-            require_seen(of_head, row, names, place)
+            require_seen(of_head, row, names, asks, place)
     if rival == looked:
         raise TextError(f"against={against!r} is the key itself, {names.keys.at(looked)}: give another, or 'rest'.")
     if int(row.visible.sum()) + (row.sink is not None) < 2:
         raise TextError(
-            f"{of_head} sees {names.keys.at(looked)} alone from {names.queries.at(row.query)}: a weight of 1, whatever "
+            f"{of_head} sees {names.keys.at(looked)} alone from {names.queries.at(asks)}: a weight of 1, whatever "
             f"was written."
         )
     others = weights.clone()
@@ -81,13 +87,13 @@ def explain(
     order = others.argsort(descending=True)[: min(NEXT, int(row.visible.sum()) - 1)].tolist()
     return Why(
         head=of_head,
-        from_token=names.queries.at(row.query),
+        from_token=names.queries.at(asks),
         to_token=names.keys.look(looked, float(weights[looked])),
         against=None if rival is None else names.keys.look(rival, float(weights[rival])),
         next=tuple(names.keys.look(place, float(weights[place])) for place in order),
         rivals=int(row.visible.sum()) - 1,
         text=text if not isinstance(text, Recording) else text.tokens.texts[0],
-        **_split_fields(lm, batch, stream, row, names, looked, rival),
+        **_split_fields(lm, batch, stream, row, names, asks, looked, rival),
     )
 
 
@@ -97,6 +103,7 @@ def _split_fields(
     stream: Stream,
     row: Row,
     names: TokenNames,
+    query: int,
     key: int,
     against: int | None,
 ) -> dict[str, Any]:
@@ -112,7 +119,7 @@ def _split_fields(
     tables: list[tuple[WriterShare, ...]] = []
     orders: list[Tensor] = []
     errors: list[float] = []
-    for of_side, place in ((query_side, row.query), (key_side, key)):
+    for of_side, place in ((query_side, query), (key_side, key)):
         shares = of_side.products @ contrast.keys
         errors.append(abs(float(shares.sum() + of_side.rounding @ contrast.keys) + named - log_odds))
         gone, odds = row.weights(of_side.without)[:, key], row.log_odds(of_side.without, key, against)
