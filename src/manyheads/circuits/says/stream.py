@@ -349,7 +349,7 @@ class _Branch:
             # Exactly 1 where the model has no factor: a fit would leave its rounding in every number.
             factor = 1.0 if abs(factor - 1) < tolerance else factor
             weight, bias = weight_by_head(self.module, site.num_heads, site.v_dim).detach(), self.module.bias
-            bias = _double(bias) if isinstance(bias, Tensor) else torch.zeros_like(gave)
+            bias = _double(bias) if isinstance(bias, Tensor) else gave.new_zeros(gave.shape[-1])
             normed, beside = (None if row is None else _double(row) for row in (self.normed, self.beside))
             addition = Addition(
                 site, joined, before, after, normed, beside, self.norm, weight, bias, gain, factor, form

@@ -1,4 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .from_weights import MATCHING as MATCHING
+from .from_weights import MOST as MOST
 from .from_weights import Ranks as Ranks
 from .from_weights import TraceShare as TraceShare
 from .head_writes import TokenTable as TokenTable
@@ -9,6 +11,7 @@ from .on_text import Pole as Pole
 from .on_text import Position as Position
 from .on_text import ReadDirection as ReadDirection
 from .trace_share import Products as Products
+from .trace_share import centred_product as centred_product
 from .trace_share import eigenvalue_score as eigenvalue_score
 from .vocabulary import SOURCES as SOURCES
 from .vocabulary import Source as Source

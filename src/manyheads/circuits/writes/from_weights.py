@@ -34,7 +34,7 @@ from manyheads.circuits.writes.trace_share import CHUNK_TOKENS, Products, centre
 from manyheads.circuits.writes.vocabulary import Readout, Source, readout_of, token_vectors, vocabulary_size
 from manyheads.errors import ModelError
 from manyheads.measurement import spelled
-from manyheads.models import LoadedModel
+from manyheads.models import TEXT, LoadedModel, sense_of
 from manyheads.spec import CROSS, VISION, Site
 
 Matching = str
@@ -112,19 +112,13 @@ def require_tokens(lm: LoadedModel, site: Site) -> None:
             f"{name} is cross-attention, which reads the encoder's stream and writes to the decoder's: what it writes "
             f"of a token is no product of its matrices. Ask for a head of the decoder's own attention."
         )
-    if site.stack == VISION or "input_ids" not in _arguments(lm):
+    if site.stack == VISION or sense_of(lm.model) != TEXT:
         raise ModelError(f"{name} reads pictures or sounds, so what its heads write is no token.")
     if site.stack == "encoder":
         raise ModelError(
             f"{name} is of an encoder whose stream leads to no logits: ask for a head of the decoder, as "
             f"'decoder:L0H0'."
         )
-
-
-def _arguments(lm: LoadedModel) -> Sequence[str]:
-    forward = lm.model.forward
-    code = getattr(getattr(forward, "__wrapped__", forward), "__code__", None)
-    return code.co_varnames if code is not None else ()
 
 
 @dataclass(eq=False)
@@ -152,7 +146,7 @@ class SiteCircuits:
             if site.stack not in shared.readouts:
                 shared.readouts[site.stack] = readout_of(lm, site.stack)
         form = fold.reads["v"]
-        centred = form is not None and form.centres
+        centred = form is not None and form.centres and not fold.passes
         matrices = HeadMatrices(*(matrix.cpu() for matrix in matrices))
         return cls(lm, site, shared, matrices, shared.readouts[site.stack], centred)
 
