@@ -120,23 +120,29 @@ def assert_numbers(lm, card, corpora, texts):
         if not card[name].facts:
             continue
         answer = run(card[name].command, lm, call)
-        values = {
-            "why": lambda: [answer.log_odds, max(row.share for row in answer.query)],
-            "writes": lambda: [answer.copying.value, *(of.value for of in answer.matching.values())],
-        }[name]()
+        if name == "why":
+            values = [answer.log_odds, max(row.share for row in answer.query)]
+        else:
+            values = [answer.copying.value, *(of.value for of in answer.matching.values())]
         of_card = [one.value for one in card[name].facts if one.value is not None][: len(values)]
         assert of_card == pytest.approx(values, rel=1e-4, abs=1e-5)
 
 
 def run(command, lm, call):
-    """A line of Python of a card, `mh.why(lm, ...)`, with these values: its arguments are literals."""
+    """The library's call for a command of a card: a line of the command line, or of Python, with the same values."""
+    if command.startswith("manyheads "):
+        _, _, text, *options = shlex.split(command)
+        named = dict(zip(options[::2], options[1::2], strict=True))
+        assert named["--model"] == lm.name
+        places = {
+            name: int(named[option]) for name, option in (("query", "--from"), ("key", "--to")) if option in named
+        }
+        return call(lm, *((text, named["--head"]) if places else (named["--head"], text)), **places)
     node = ast.parse(command, mode="eval").body
-    assert isinstance(node, ast.Call)
     first, *others = node.args
     assert first.id == "lm"
-    return call(
-        lm, *map(ast.literal_eval, others), **{word.arg: ast.literal_eval(word.value) for word in node.keywords}
-    )
+    values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+    return call(lm, *map(ast.literal_eval, others), **values)
 
 
 def test_maps_are_those_of_the_model_itself(small):
@@ -176,7 +182,7 @@ def test_card_is_plain_data_and_back(small):
 
 def test_model_without_a_tokenizer_says_in_one_line_what_is_not_there(monkeypatch):
     lm = mh.load(tiny_llama(), name="bare", tokenizer=False)
-    (card,) = cards(lm, "L1H2", remember=False)
+    card = mh.card(lm, "L1H2", remember=False)
     message = "bare has no tokenizer, so no text can be read: load it with tokenizer=."
     assert card.sentence == message and card.maps == () and card.loss is None
     for name in ("looks", "lost", "neighbours", "reach"):
@@ -186,11 +192,12 @@ def test_model_without_a_tokenizer_says_in_one_line_what_is_not_there(monkeypatc
 
 def test_heads_that_are_not_there_and_models_that_are_none_are_refused(small):
     refuses(HeadError, "L9H9", cards, small[0], "L9H9")
+    refuses(HeadError, "'L1' is 6 heads, and a card is about one: cards", mh.card, small[0], "L1")
     refuses(ModelError, "a str is not a loaded model: load it first", cards, "small")
     refuses(ModelError, "there is no card to write", write_cards, "site", [])
 
 
-# ---------------------------------------------------------------------------------------------------------- the sentence
+# --------------------------------------------------------------------------------------------------------- the sentence
 
 
 def role(name, score, chance, statistic, given=None):
@@ -379,7 +386,7 @@ def test_colours_of_the_sites_maps_are_the_studios():
     assert first == second and len(first) == 2
 
 
-# ---------------------------------------------------------------------------------------------------------- the commands
+# --------------------------------------------------------------------------------------------------------- the commands
 
 
 @pytest.fixture
@@ -435,7 +442,7 @@ def test_publish_of_cards_refuses_before_a_model_is_loaded(line, message, capsys
     assert re.search(message, err) and err.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
-# ---------------------------------------------------------------------------------------------------------------- slow
+# ----------------------------------------------------------------------------------------------------------------- slow
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from manyheads.base import Progress, first_line, plural
-from manyheads.cards.card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.evidence import TEXTS, Measured, is_on_words
+from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.remembered import folder_of, remembered
 from manyheads.cards.remembered import remember as store
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
@@ -21,7 +21,7 @@ from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
-from manyheads.errors import ManyHeadsError
+from manyheads.errors import HeadError, ManyHeadsError
 from manyheads.heads import Head, HeadsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
@@ -93,6 +93,19 @@ def cards(
         if progress is not None:
             progress(len(made), len(chosen))
     return tuple(made[head] for head in chosen)
+
+
+def card(lm: LoadedModel, head: str | Head, *, remember: bool = True) -> Card:
+    """The card of one head ("L12H3"); arguments, cost and errors as for `cards`, and HeadError for several heads.
+
+    What an earlier run remembered comes at once; else a minute or two of a processor for a model of 270 heads.
+    """
+    require_loaded(lm)
+    heads = lm.spec.select(head).heads
+    if len(heads) != 1:
+        raise HeadError(f"{head!r} is {len(heads)} heads, and a card is about one: cards(lm, {head!r}) makes them all.")
+    (made,) = cards(lm, heads, remember=remember)
+    return made
 
 
 def card_of(measured: Measured, head: Head) -> Card:
@@ -196,6 +209,9 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
         return _section("why", (), "", measured.missing.get("maps", "no text is shown, and so no weight is explained"))
     one = maps[0]
     command = f"mh.why(lm, {one.text!r}, {str(head)!r}, query={one.query}, key={one.key})"
+    if one.text.isprintable():  # the command line would read lines as one
+        places = f"--from {one.query} --to {one.key}"
+        command = f"manyheads why {quoted(one.text)} --head {head} {places} --model {measured.lm.name}"
     try:
         answer = why(measured.lm, one.text, head, query=one.query, key=one.key)
     except ManyHeadsError as error:
@@ -223,7 +239,12 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
 
 def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, Clause | None]:
     """By tokens from its weights, and where it writes most on the first map's text; and the clause of the sentence."""
-    command = f"mh.writes(lm, {str(head)!r}{'' if text is None else f', {text!r}'})"
+    command = f"manyheads writes --head {head} --model {measured.lm.name}"
+    by_weights = command
+    if text is not None:
+        command = f"mh.writes(lm, {str(head)!r}, {text!r})"
+        if text.isprintable():  # the command line would read lines as one
+            command = f"manyheads writes {quoted(text)} --head {head} --model {measured.lm.name}"
     try:
         result = writes(measured.lm, head, text)
     except ManyHeadsError as error:
@@ -257,7 +278,7 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
         note += "; at a token of the first text above: the length of its output over that of its layer's"
     clause = None
     if does in habit:
-        known = replace(facts[0], label=f"{does} the token that it looks at", command=f"mh.writes(lm, {str(head)!r})")
+        known = replace(facts[0], label=f"{does} the token that it looks at", command=by_weights)
         clause = Clause(f"{does} the token that it looks at", known)
     return _section("writes", facts, command, note), clause
 

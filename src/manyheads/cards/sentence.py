@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from manyheads.cards.card import Fact, rounded
 from manyheads.cards.evidence import Loss, Measured
+from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
 from manyheads.roles import Claim, HeadRole, failing, rule_of
 from manyheads.roles.words import UNLABELLED, figure

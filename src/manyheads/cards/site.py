@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from manyheads import __version__
 from manyheads.base import few, plural
-from manyheads.cards.card import Card, Fact, Section, TextMap, names_of
+from manyheads.cards.head_card import Card, Fact, Section, TextMap, names_of
 from manyheads.errors import ModelError
 from manyheads.interventions.save import replacing_folder, require_replaceable
 from manyheads.roles.words import CAVEAT, INK, NO_ROLE, ROLES, group_of, letter_of, words_of
