@@ -23,7 +23,7 @@ from manyheads.statistics.sums import BatchSums
 from manyheads.texts import Sinks
 
 SITE = Site("", 0, "attention", 1, 1, 4, 4, False)
-MOST_CALLS = 5_000  # of one run: then it will never end
+MOST_CALLS = 2_000  # of one run: then it will never end
 
 
 class Endless(AssertionError):

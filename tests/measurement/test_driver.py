@@ -8,19 +8,33 @@ import math
 import random
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import manyheads as mh
 from manyheads.corpora import as_corpus
-from manyheads.errors import LostProcessError, StatisticError, TextError
-from manyheads.measurement.corpus_run import chunks, driver, store
-from manyheads.measurement.corpus_run.driver import Driver
-from tests.measurement.fake_cluster import INPUTS, Chance, Endless, FakeActor, FakeCluster, num_batches
+from manyheads.errors import FileAccessError, LostProcessError, StatisticError, TextError
+from manyheads.measurement.corpus_run import RunRequest, chunks, driver, store
+from manyheads.measurement.corpus_run.actor import Actor
+from manyheads.measurement.corpus_run.driver import ActorLost, Driver
+from manyheads.recording.file import safetensors_io
+from tests.measurement.corpus_runs import (
+    STATISTICS,
+    Stopped,
+    assert_near,
+    assert_same_tables,
+    patch_few_texts,
+    some_texts,
+    stopping_after,
+    tiny_lm,
+)
+from tests.measurement.fake_cluster import INPUTS, Chance, FakeActor, FakeCluster, num_batches
+from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.refusals import refuses
 
 TEXTS = 4  # of a chunk
@@ -63,7 +77,7 @@ class Case:
     deaths: int = 10**6
     paired: bool = False
     stops: int = 0  # how often the driver is killed; then there is a folder
-    chance: Chance = Chance()
+    chance: Chance = field(default_factory=Chance)
     driver: type = Driver
 
     def run(self, folder=None, **more):
@@ -135,14 +149,14 @@ def unflushed(real):
     return lambda path, part, basis, flushed=True: real(path, part, basis, flushed=False)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cases)
 def test_every_text_counts_once_whatever_dies(case):
     simulate(case)
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(cases)
 def test_every_text_counts_once_in_hundreds_of_runs_with_deaths_and_restarts(case):
     simulate(case)
@@ -256,30 +270,32 @@ class HandsOverTwice(FakeActor):
         return data
 
 
-SEEDS = range(60)
 BROKEN = {
-    "1 the engine repeats calls": (lambda seed, kind: Case(seed, chance=Chance(dies=0.1, repeats=kind is not Driver)), object),
-    "2": (lambda seed, kind: Case(seed, chance=Chance(dies=0.1), every=1e3, driver=kind), ForgetsWhatWasMeasured),
-    "3": (lambda seed, kind: Case(seed, chance=Chance(unavailable=0.1), driver=kind), LeavesActorsAlive),
-    "5": (lambda seed, kind: Case(seed, chance=Chance(lives=4), every=1e3, driver=kind), WaitsWithWhatWasLost),
-    "6 memory": (
-        lambda seed, kind: Case(seed, chance=Chance(poison=poisoned(5, "memory", 4)), deaths=3, driver=kind), CountsMemory,
-    ),
-    "7": (lambda seed, kind: Case(seed, actors=4, chance=Chance(absent=frozenset({2})), driver=kind), WaitsForWhoIsNotUp),
-    "8": (
-        lambda seed, kind: Case(seed, actors=4, chance=Chance(dies=0.1), every=1e3, paired=True, driver=kind), LosesOneOfTwo,
-    ),
-}  # fmt: skip
+    "1 the engine repeats calls": (Driver, {"dies": 0.1, "repeats": True}, {}),
+    "2 what was measured counts": (ForgetsWhatWasMeasured, {"dies": 0.1}, {"every": 1e3}),
+    "3 a call that failed is made again": (LeavesActorsAlive, {"unavailable": 0.1}, {}),
+    "5 what was lost waits": (WaitsWithWhatWasLost, {"lives": 4}, {"every": 1e3}),
+    "6 memory counts": (CountsMemory, {"poison": (5, "memory", 4)}, {"deaths": 3}),
+    "7 who is not up is waited for": (WaitsForWhoIsNotUp, {"absent": frozenset({2})}, {"actors": 4}),
+    "8 one of two is lost": (LosesOneOfTwo, {"dies": 0.1}, {"every": 1e3, "actors": 4, "paired": True}),
+}
+"""Of each rule a driver (or an engine) that breaks it, how its actors fare, and the case."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", BROKEN)
 def test_rule_that_is_broken_is_seen_and_only_then(rule):
-    make, broken = BROKEN[rule]
-    for seed in SEEDS[:8]:
-        simulate(make(seed, Driver))
+    broken, chance, case = BROKEN[rule]
+
+    def run(seed, kind, **kept):
+        poison = {"poison": poisoned(*chance["poison"])} if "poison" in chance else {}
+        simulate(Case(seed, driver=kind, chance=Chance(**{**chance, **poison, **kept}), **case))
+
+    for seed in range(3):
+        run(seed, Driver, repeats=False)
     with pytest.raises((AssertionError, LostProcessError)):
-        for seed in SEEDS:
-            simulate(make(seed, broken))
+        for seed in range(60):
+            run(seed, broken)
 
 
 @pytest.mark.parametrize("kind", [Driver, AddsWhatOverlaps])
@@ -309,3 +325,213 @@ def test_chunk_that_ends_whoever_measures_it_ends_the_run_and_its_texts_are_name
             case.run()
         right += bool(re.search(named, str(caught.value)))
     assert right == 20 if kind is Driver else right < 20
+
+
+# ------------------------------------------------------------------------------------------------- what else may happen
+
+
+def driven(cluster, corpus, num_actors=2, **how):
+    how = {"every": 1e3, "clock": cluster.clock, "sleep": cluster.sleep, **how}
+    return Driver(cluster, as_corpus(corpus) if isinstance(corpus, list) else corpus, num_actors, **how).run()
+
+
+def test_actor_that_hangs_is_ended_and_what_it_held_is_measured_again():
+    cluster = FakeCluster(FakeActor, chance=Chance(poison=poisoned(3, "hangs", 2)))
+    run = driven(cluster, texts_of(41))
+    assert_each_once(run, 41)
+    assert run.events["hung"] == run.events["lost"] == 2
+    assert 2 * run.patience <= cluster.seconds <= 2.1 * run.patience
+    assert run.notes["actors"].startswith("2 (2 lost, ")
+
+
+def test_memory_of_others_is_waited_for_and_ends_the_run_where_it_never_comes():
+    cluster = FakeCluster(FakeActor, chance=Chance(poison=poisoned(3, "memory", 5)))
+    assert_each_once(driven(cluster, texts_of(41), 1), 41)
+    assert 5 * 2 <= cluster.seconds <= 100
+    cluster = FakeCluster(FakeActor, chance=Chance(poison=poisoned(3, "memory")))
+    message = r"20 actors in a row were out of memory \(memory\): run fewer of them on a machine"
+    refuses(LostProcessError, message, driven, cluster, texts_of(41), 1)
+
+
+def test_actors_that_never_start_end_the_run_and_one_that_does_goes_on():
+    refuses(LostProcessError, "no actor is left: died", driven, FakeCluster(FakeActor, chance=Chance(lives=0)), ["1"])
+    begun = []
+
+    class StartsOnce(FakeActor):
+        def begin(self, *arguments):
+            begun.append(1)
+            if len(begun) > 1:
+                raise AssertionError("a fault of this process")
+            return super().begin(*arguments)
+
+    cluster = FakeCluster(StartsOnce)
+    cluster._outcome = lambda *call, real=cluster._outcome: as_lost(real, *call)
+    run = driven(cluster, texts_of(41), 4)
+    assert_each_once(run, 41)
+
+
+def as_lost(real, *call):
+    """An exception in an actor's process is a call that came to nothing."""
+    try:
+        return real(*call)
+    except AssertionError as error:
+        return ActorLost(str(error))
+
+
+def test_actor_that_would_measure_otherwise_is_refused_by_what_differs():
+    begun = []
+
+    class Other(FakeActor):
+        def begin(self, *arguments):
+            begun.append(1)
+            words = super().begin(*arguments)
+            return {**words, "inputs": {**INPUTS, "model's weights": f"set {len(begun)}"}}
+
+    message = r"do not measure alike, they differ in model's weights \(set 1 in the first, set 2 in another\): give all"
+    refuses(StatisticError, message, driven, FakeCluster(Other), texts_of(61), 3)
+
+
+def test_error_that_every_process_would_meet_ends_the_run_as_it_is():
+    class Faulty(FakeActor):
+        def add(self, chunk, done, before):
+            raise StatisticError("the corpus is not what it was")
+
+    cluster = FakeCluster(Faulty)
+    refuses(StatisticError, "the corpus is not what it was", driven, cluster, texts_of(9))
+    assert len(cluster.actors) <= 2 and {*cluster.actors} == cluster.killed
+
+
+def test_texts_that_are_none_and_those_that_are_read_once_are_refused(tmp_path):
+    refuses(TextError, "no text was given: the list is empty", driven, FakeCluster(FakeActor), [])
+    stream = as_corpus(iter(texts_of(9)))
+    refuses(StatisticError, "can be read once only", driven, FakeCluster(FakeActor), stream, folder=tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    run = driven(FakeCluster(FakeActor), as_corpus(iter(texts_of(9))))
+    assert run.total.num_texts == 9
+
+
+def test_folder_of_another_run_is_refused_and_a_finished_one_is_read_back(tmp_path, monkeypatch):
+    driven(FakeCluster(FakeActor), texts_of(19), folder=tmp_path)
+    cluster = FakeCluster(FakeActor)
+    run = driven(cluster, texts_of(19), folder=tmp_path)
+    assert_each_once(run, 19)
+    assert len(cluster.actors) == 1 and run.notes["resumed"] == f"finished before, read back from {tmp_path}"
+    monkeypatch.setitem(INPUTS, "model's weights", "others")
+    message = r"was begun with other inputs: model's weights \(those then, others now\)"
+    refuses(StatisticError, message, driven, FakeCluster(FakeActor), texts_of(19), folder=tmp_path)
+
+
+def test_full_disk_ends_the_run_in_words_and_loses_nothing(tmp_path, monkeypatch):
+    count, real = [4], safetensors_io._write
+
+    def full(file, *rest):
+        count[0] -= 1
+        if not count[0]:
+            raise OSError(28, "No space left on device")
+        real(file, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safetensors_io, "_write", full)
+        refuses(
+            FileAccessError,
+            "the disk is full",
+            driven,
+            FakeCluster(FakeActor),
+            texts_of(61),
+            folder=tmp_path,
+            every=1.0,
+        )
+    run = driven(FakeCluster(FakeActor), texts_of(61), folder=tmp_path)
+    assert_each_once(run, 61)
+    assert run.notes["resumed"].startswith("gone on with after ")
+
+
+def test_driver_holds_no_more_however_many_texts_there_are():
+    """Chunks that are out, and what is done as one range."""
+    most = []
+    for count in (60, 600):
+        held = []
+
+        class Seen(Driver):
+            def _take(self, held=held):
+                super()._take()
+                chunks_out = sum(chunk is not None for _, chunk in self._calls.values())
+                held.append(chunks_out + sum(map(len, self._held.values())) + len(self._again))
+
+        cluster = FakeCluster(FakeActor)
+        run = Seen(cluster, as_corpus(texts_of(count)), 3, every=2.0, clock=cluster.clock, sleep=cluster.sleep).run()
+        most.append(max(held))
+        assert len(run.total.done.whole) == 1
+    assert most[1] <= most[0] + 3 <= 3 * (2 + 3) + 3
+
+
+# ---------------------------------------------------------------------------------------------------- with real models
+
+
+def actors_of(lm, statistics=STATISTICS, **how):
+    return FakeCluster(partial(Actor, lambda: lm, partial(RunRequest, statistics=statistics, kinds=True, **how)))
+
+
+@pytest.fixture
+def few_texts(monkeypatch):
+    patch_few_texts(monkeypatch)
+    monkeypatch.setattr(chunks, "code_digest", lambda: "the code")
+    return [*some_texts(47), "", " "]
+
+
+def table_of(run):
+    return run.basis.table(run.total.sums, run.total.counts, run.total.failures, run.notes)
+
+
+def test_one_actor_is_one_process_to_the_last_bit(few_texts):
+    lm = tiny_lm()
+    want = mh.measure(lm, iter(few_texts), STATISTICS, kinds=True)
+    run = driven(actors_of(lm), few_texts, 1)
+    assert_same_tables(table_of(run), want)
+    assert table_of(run).notes | {"actors": "", "corpus": ""} == want.notes | {"actors": "", "corpus": ""}
+
+
+def test_three_actors_some_of_which_die_are_one_process_up_to_the_order_of_adding(few_texts):
+    lm = mh.load(tiny_bert(num_hidden_layers=1).double(), tokenizer=tiny_tokenizer())
+    want = mh.measure(lm, iter(few_texts), STATISTICS, kinds=True)
+    cluster = actors_of(lm)
+    cluster.chance = Chance(dies=0.1)
+    run = driven(cluster, few_texts, 3, every=0.5, deaths=10**6)
+    assert run.events["lost"]
+    assert_same_tables(table_of(run), want, within=1e-9)
+
+
+def test_run_that_one_process_began_goes_on_by_actors_and_back(few_texts, tmp_path, monkeypatch):
+    lm = tiny_lm()
+    want = mh.measure(lm, iter(few_texts), STATISTICS, kinds=True)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stopping_after(7, patch)
+        mh.measure(lm, few_texts, STATISTICS, kinds=True, resume=tmp_path)
+
+    def progress(done, total):
+        if done >= 30:
+            raise Killed
+
+    with pytest.raises(Killed):
+        driven(actors_of(lm), few_texts, folder=tmp_path, every=0.0, progress=progress)
+    left = sorted(path.name for path in tmp_path.glob("part-*"))
+    got = mh.measure(lm, few_texts, STATISTICS, kinds=True, resume=tmp_path)
+    assert left and got.notes["resumed"].startswith("gone on with after ")
+    assert_near(got, want)
+    assert (got.failures, got.names) == (want.failures, want.names)
+
+
+def test_shards_by_actors_add_to_one_run(few_texts, tmp_path):
+    lm, corpus = tiny_lm(), as_corpus(few_texts)
+    want = sum(mh.HeadSums(lm, STATISTICS, kinds=True).update(corpus.shard(index, 2)) for index in range(2))
+    got = []
+    for index in range(2):
+        run = driven(actors_of(lm, survey=None), corpus.shard(index, 2))
+        store.write_part(tmp_path / f"{index}.sums", run.total, run.basis)
+        got.append(mh.HeadSums.open(tmp_path / f"{index}.sums"))
+    assert_same_tables(sum(got).table(), want.table())
+
+
+def test_request_that_nobody_can_serve_ends_the_run_as_in_one_process(few_texts):
+    refuses(StatisticError, "there is no statistic 'entropi'", driven, actors_of(tiny_lm(), ["entropi"]), few_texts)
+    refuses(TextError, "no text of 2 texts could be measured", driven, actors_of(tiny_lm(), ["entropy"]), [" ", ""])
