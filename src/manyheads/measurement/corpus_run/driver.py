@@ -22,6 +22,7 @@ In the end every chunk must be counted, from the first to the last: the run does
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from collections import Counter, deque
@@ -34,7 +35,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from manyheads.base import Progress, plural
 from manyheads.corpora import WHOLE, Corpus
-from manyheads.errors import LostProcessError, ManyHeadsError, StatisticError, TextError
+from manyheads.errors import EngineError, LostProcessError, ManyHeadsError, StatisticError, TextError
 from manyheads.measurement.corpus_run import store
 from manyheads.measurement.corpus_run.basis import Basis
 from manyheads.measurement.corpus_run.chunks import (
@@ -46,7 +47,9 @@ from manyheads.measurement.corpus_run.chunks import (
     require_same,
     texts_of,
 )
+from manyheads.measurement.corpus_run.worker import RunRequest
 
+ENGINES = {"ray": "manyheads.ray"}  # by name, the module of each
 TRAFFIC = 50e6  # bytes a second that the driver takes in: with more and larger parts, actors hand over more seldom
 PAIRED_BYTES = 100 << 20  # of a part: from here on actors add each other's sums first, in pairs
 MOST_MEMORY_DEATHS = 20  # in a row: then no other process gives the memory back
@@ -94,6 +97,27 @@ class Cluster(Protocol):
     def kill(self, actor: Hashable) -> None:
         """End an actor, so that it certainly hands nothing over any more."""
         ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What runs over a corpus in processes of its own, on one machine or many (`manyheads.ray.Engine`)."""
+
+    def run(
+        self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
+    ) -> Driver:
+        """Run over a corpus, or a shard of it, to the end. Errors: as of a run in one process; EngineError."""
+        ...
+
+
+def engine_of(engine: Engine | str) -> Engine:
+    """The engine of a name, with its defaults; one in hand as it is. Errors: EngineError."""
+    if not isinstance(engine, str):
+        return engine
+    if engine not in ENGINES:
+        raise EngineError(f"there is no engine {engine!r}: give {' or '.join(map(repr, ENGINES))}, or an Engine.")
+    # By its name: an engine stands above what it runs, and few who measure need one.
+    return importlib.import_module(ENGINES[engine]).Engine()
 
 
 @dataclass(eq=False)
