@@ -104,7 +104,7 @@ class Engine:
     ) -> Driver:
         ray = imported()
         with self._connected(ray):
-            num_actors, gpus = self._room(ray)
+            num_actors, gpus = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
             if isinstance(model, LoadedModel):
                 size = sum(weight.nbytes for weight in model.model.parameters()) / 1e6
                 log.warning("%s has no loading, so that all of it is sent to the actors: %.0f MB", model.name, size)
@@ -168,9 +168,8 @@ class Engine:
                 f"Without one, this machine's cores are used."
             ) from error
 
-    def _room(self, ray: ModuleType) -> tuple[int, float]:
-        """How many actors, and the accelerators of each. Errors: EngineError where no node has room for one."""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    def _room(self, nodes: Sequence[Mapping[str, float]]) -> tuple[int, float]:
+        """How many actors these machines have room for, and the accelerators of each. Errors: EngineError."""
         num_gpus = sum(node.get("GPU", 0) for node in nodes)
         gpus = (1.0 if num_gpus else 0.0) if self.gpus is None else float(self.gpus)
         rooms = [
