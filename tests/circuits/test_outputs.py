@@ -470,7 +470,7 @@ A, B, C = voice('"a"', 0.6, 0.8), voice('"b"', 0.3, 0.1), voice("[CLS]", 0.1, 0.
             0,
             False,
             '"me" answers itself: 70 % of the look, 120 % of what this head says.',
-            'next: "b", 30 % of the look, -20 % of the answer',
+            'next: "b", 30 % of the look, −20 % of the answer',
         ),
         (
             [voice("[CLS]", 0.4, 0.1, parks=True), voice("[SEP]", 0.2, 0.05, parks=True), voice('"b"', 0.4, 0.85)],

@@ -69,7 +69,7 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
     weights = maps[places, query, key]
     assert sorted(places) == list(range(72)) and (np.diff(weights) < ROUNDING).all()
     for chip, weight in zip(fresh.get_by_test_id("best-head").all(), weights, strict=False):
-        assert abs(float(re.findall(r"(\d+)%", chip.inner_text())[0]) - 100 * weight) < 0.51
+        assert abs(float(re.findall(r"(\d+) %", chip.inner_text())[0]) - 100 * weight) < 0.51
     assert fresh.get_by_test_id("best-head").first.inner_text() == "L3H1 68 %"
     expect(fresh.get_by_test_id("room-atlas")).to_contain_text("evenly spread: 6.3 %. One sentence, not a role.")
     heads.first.click()
@@ -174,7 +174,7 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
     word(page, "street").click()
     best = maps[:, 3, NAMES.index("street")].argmax()
     expect(page.get_by_test_id("best-head").first).to_contain_text(f"L{best // 12}H{best % 12} ")
-    weight = float(re.findall(r"(\d+)%", page.get_by_test_id("best-head").first.inner_text())[0])
+    weight = float(re.findall(r"(\d+) %", page.get_by_test_id("best-head").first.inner_text())[0])
     assert abs(weight - 100 * maps[best, 3, NAMES.index("street")]) < 0.51
     page.goto((tmp_path / "long.html").as_uri())
     expect(page.locator("[data-head=L5H11]")).to_be_visible()
@@ -193,7 +193,7 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     shares = eager(OWN_TEXT)[..., 0].mean(-1)  # [CLS] is the sink of this text; every row weighs the same
     said = fresh.get_by_test_id("sinks-say").inner_text()
     assert "left out: [CLS]." in said and "not scaled up" in said
-    typical, low, high = (int(number) for number in re.findall(r"(\d+)%", said))
+    typical, low, high = (int(number) for number in re.findall(r"(\d+) %", said))
     assert abs(low - 100 * shares.min()) < 0.51 and abs(high - 100 * shares.max()) < 0.51
     assert min(abs(typical - 100 * np.sort(shares.ravel())[35:37])) < 0.51
     expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")

@@ -174,12 +174,12 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
     page.get_by_test_id("sinks-out").check()
     expect(page.get_by_test_id("hatched")).to_be_visible()
     share = float(wanted.weights[query][is_sink].sum())
-    expect(page.get_by_test_id("row-to-sinks")).to_contain_text(f"{100 * share:.1f}%")
+    expect(page.get_by_test_id("row-to-sinks")).to_contain_text(f"{100 * share:.1f} %")
     shown = rows.evaluate_all("all => all.map(part => +part.dataset.value)")
     kept = np.sort(wanted.weights[query].numpy()[~np.array(is_sink)])[::-1]
     np.testing.assert_allclose(shown, kept[: len(shown)], atol=2e-7)  # as they were: nothing is scaled up
     mass = float(recorded.layers[3].weights(1)[:, [token["sink"] for token in sinks]].sum(-1).mean())
-    expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f}%")
+    expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f} %")
     page.wait_for_function("() => location.hash.includes('sinks=out')")
 
 
