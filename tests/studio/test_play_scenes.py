@@ -204,7 +204,7 @@ def test_a_run_while_steps_are_computed_does_not_say_that_they_were_stopped(new_
     page.route("**/api/experiments/blend", lambda route: held.append(route))
     page.goto(f"{studio.address}#/experiment?{urlencode({'model': 'minilm', 'text': TIRED})}")
     page.get_by_test_id("scene-same").click()
-    expect(page.get_by_test_id("alike")).to_be_visible()
+    expect(page.get_by_test_id("alike")).to_be_attached()
     with page.expect_response(re.compile("/api/experiments$")):
         page.get_by_test_id("experiment-run").click()
     expect(page.get_by_test_id("experiment-run")).to_be_visible()
