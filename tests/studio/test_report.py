@@ -306,7 +306,7 @@ def test_a_recording_without_its_model_is_written_without_roles(opened, tmp_path
     model = mh.load(tiny_gpt_oss(), tokenizer=tiny_tokenizer())
     recording = mh.record(model, TEXT)
     write_report(tmp_path / "oss.html", recording)
-    page = opened(tmp_path / "oss.html", "#/head/L0H1?pin=4")
+    page = opened(tmp_path / "oss.html", "#/head/L0H1?pin=4&card=1")
     links, layer = pinned(page), recording.layers[0]
     for key, weight in links.items():
         assert weight == pytest.approx(float(layer.weights(1)[4, key]), abs=1e-6)
