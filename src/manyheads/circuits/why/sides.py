@@ -501,16 +501,16 @@ def _patched_products(
     lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, writers: Sequence[Writer]
 ) -> Float64[Tensor, "w k"]:
     """The row's products without each writer on one side: the model run again, all else in the stream as it was."""
-    found: list[Tensor] = []
+    products: list[Tensor] = []
     group = row.call.site.kv_head_of(row.head)
     for begin in range(0, len(writers), PATCHED):
         call = patched(lm, batch, stream, row.call, writers[begin : begin + PATCHED])
         if side == "query":
             q = call.q[:, row.head, row.query].double().cpu()
-            found.append(call.rule.scale * q @ row.k.T)
+            products.append(call.rule.scale * q @ row.k.T)
         else:
-            found.append(call.rule.scale * (call.k[:, group].double().cpu() @ row.q))
-    return torch.cat(found)
+            products.append(call.rule.scale * (call.k[:, group].double().cpu() @ row.q))
+    return torch.cat(products)
 
 
 @torch.no_grad()
