@@ -38,6 +38,7 @@ from manyheads.models import AttentionCall, LoadedModel
 FIT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """How far a stream's parts may be from it, and a gradient from a factor of the stream's, to be held for the same."""
 LAST_STEPS = 24  # of the graph before q and k: a rotation's, a norm's, a projection's
+TOGETHER = 48  # vectors at every place that are multiplied together
 PATCHED = 64  # texts of a run in which writers are really taken out
 Side = Literal["query", "key"]
 Shares = dict[str, tuple[str, float]]
@@ -101,31 +102,38 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     zero = torch.zeros_like(where)
     names, writers = row_names(reach.entries), list[Writer]()
     number_of = {id(entry): number for number, entry in enumerate(stream.entries)}
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("vectors", "places", "lengths", "before", "after")}
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("places", "lengths", "before", "after")}
+    vectors_of, pending = dict[int, Tensor](), list[tuple[int, Tensor]]()
     for number, (entry, way, gradient) in enumerate(zip(reach.entries, reach.ways, reach.of_entries, strict=True)):
         if way is not None and around is not None and at_point is not None and growth is not None:
             written = way.arrived(entry.written((zero, where)), where)
             places = torch.einsum("wpm,pm->wp", written, at_point)
-            vectors = written.flatten(1) @ around.flatten(1).T
+            pending.append((number, written))
+            if sum(len(block) for _, block in pending) >= TOGETHER:
+                vectors_of |= _vectors(pending, around)
+                pending = []
             lengths, (before, after) = written.norm(dim=-1), growth.without(written)
         else:
             grads = [probe[len(targets) - len(own) + own.index(number)] for probe in probes]
             if entry.value.ndim == 1:
                 places = reach.bias_at_places(entry, gradient)[None]
-                vectors = torch.stack([reach.bias_at_places(entry, g).sum() for g in grads])[None]
+                vectors_of[number] = torch.stack([reach.bias_at_places(entry, g).sum() for g in grads])[None]
                 lengths = exact(entry.value).norm().expand(places.shape)
             else:
                 written = entry.written((zero, where))
                 places = (written * reach.at_places([gradient], written.shape[-1])).sum(-1)
-                vectors = torch.einsum("wpm,dpm->wd", written, reach.at_places(grads, written.shape[-1]))
+                vectors_of |= _vectors([(number, written)], reach.at_places(grads, written.shape[-1]))
                 lengths = written.norm(dim=-1)
             before, after = torch.ones_like(places), torch.ones_like(places)
             if growth is not None:
                 after = growth.without_bias(entry)
-        for column, values in zip(columns.values(), (vectors, places, lengths, before, after), strict=True):
+        for column, values in zip(columns.values(), (places, lengths, before, after), strict=True):
             column.append(values.double().cpu())
         writers += [Writer(name, kind, number_of[id(entry)], place) for place, (name, kind) in enumerate(names[number])]
-    vectors, places, lengths, before, after = (torch.cat(column) for column in columns.values())
+    if around is not None and pending:
+        vectors_of |= _vectors(pending, around)
+    vectors = torch.cat([vectors_of[number] for number in range(len(reach.entries))]).double().cpu()
+    places, lengths, before, after = (torch.cat(column) for column in columns.values())
     host = where.cpu()
 
     def of_keys(values: Float64[Tensor, "w p"], elsewhere: float) -> Float64[Tensor, "w k"]:
@@ -151,6 +159,14 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
         without = torch.where((is_outer | is_bias)[:, None], rest, row.products - products)
     sizes = None if growth is None else growth.x.double().norm(dim=-1).cpu()
     return Split(tuple(writers), vectors, products, without, host, lengths, sizes, rounding)
+
+
+def _vectors(written: Sequence[tuple[int, Tensor]], around: Float[Tensor, "d p m"]) -> dict[int, Float[Tensor, "w d"]]:
+    """What entries wrote, as the head's dimensions see it over all places: of many at once, for `around` is large."""
+    blocks = [block for _, block in written]
+    vectors = torch.cat(blocks).flatten(1) @ around.flatten(1).T
+    sizes = [len(block) for block in blocks]
+    return dict(zip((number for number, _ in written), vectors.split(sizes), strict=True))
 
 
 def shares_of(reaches: Sequence[Reach]) -> list[Shares]:
