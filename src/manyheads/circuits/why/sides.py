@@ -148,7 +148,7 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
         products, before, after = of_keys(places, 0.0), of_keys(before, 1.0), of_keys(after, 1.0)
     products = products.masked_fill(~row.visible, 0)
     rounding = reach.rounding(lm, row, products)
-    if growth is None:
+    if growth is None or reach.bypassed:
         without = _patched_products(lm, batch, stream, row, side, writers)
     else:
         kinds = torch.tensor([reach.stage(stream.entries[writer.entry]) for writer in writers], device="cpu")
@@ -175,9 +175,10 @@ def shares_of(reaches: Sequence[Reach]) -> list[Shares]:
     All of them by one pass over what was written, where all of the stream comes by one point.
     """
     out: list[Shares] = [{} for _ in reaches]
-    together: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+    together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for number, reach in enumerate(reaches):
-        together.setdefault((reach.point is None, tuple(reach.where.tolist())), []).append(number)
+        point = 0 if reach.point is None else id(reach.point.x)
+        together.setdefault((point, tuple(reach.where.tolist())), []).append(number)
     for numbers in together.values():
         of_group = [reaches[number] for number in numbers]
         first = of_group[0]
@@ -261,7 +262,8 @@ class Reach:
     - `point`, `at_point`: where all of the stream comes by, and the gradient there; None where norms stand in the
       stream itself.
     - `ways`: of each entry to the point; None of what enters after it, biases of the norm there and of q or k.
-    - `own_norm`: the norm of q or k, if they have one.
+    - `own_norm`: the norm of q or k, if they have one; `bypassed`, whether a part of them comes by another way, as the
+      turned part of a latent key.
     """
 
     stream: Stream
@@ -274,6 +276,7 @@ class Reach:
     at_point: Tensor
     ways: list[_Way | None]
     own_norm: HeldNorm | None
+    bypassed: bool = False
 
     @classmethod
     def of(
@@ -312,12 +315,17 @@ class Reach:
         of_entries, rest = gradients[: len(entries)], gradients[len(entries) :]
         reach.entries = [entry for entry, g in zip(entries, of_entries, strict=True) if g is not None]
         reach.of_entries = [g for g in of_entries if g is not None]
-        own_norms = [norm for norm, g in zip(inside, rest[len(points) :], strict=True) if g is not None]
+        own_norms = [(norm, g) for norm, g in zip(inside, rest[len(points) :], strict=True) if g is not None]
         met = [(point, g) for point, g in zip(points, rest, strict=False) if g is not None]
         reach.ways = [None] * len(reach.entries)
         if len(met) == 1 and len(own_norms) < 2:
-            reach.own_norm = own_norms[0] if own_norms else None
             reach.point, reach.at_point = met[0]
+            for norm, g in own_norms:
+                reach.own_norm = norm
+                with torch.enable_grad():
+                    (through,) = torch.autograd.grad(norm.x, [reach.point.x], g, retain_graph=True)
+                off = float((through - reach.at_point).norm())
+                reach.bypassed = not off <= FIT[through.dtype] * float(reach.at_point.norm())
             reach.ways = reach._ways(read)
             if not reach._adds_up():
                 reach.point, reach.ways = None, [None] * len(reach.entries)
@@ -445,7 +453,8 @@ class _Growth:
         self.reach, self.norm, self.own_norm = reach, reach.point.norm, reach.own_norm
         width = reach.point.x.shape[-1]
         self.x = exact(reach.point.x.detach().reshape(-1, width)[reach.where])
-        if self.own_norm is None:
+        if self.own_norm is None or reach.bypassed:
+            self.own_norm = None
             return
         of = self.own_norm.x
         self.own_x = exact(reach.of_head(of.detach())[reach.where])
