@@ -379,6 +379,7 @@ class World:
             circuits.path_effects(llama, "a cat", "a dog", "L1H1", **pair),
             attribution,
             *explained,
+            explained[0].pairs(1)[0],
             attribution.by_key("L1H1"),
             mh.writes(llama, "L1H1", TEXTS[0]),
             composed,

@@ -28,7 +28,7 @@ WITH_MAPS = [
     "gpt2", "llama", "mistral", "qwen3", "gemma2", "gpt_oss", "bert", "opt", "gpt_neox", "cohere", "granite",
     "starcoder2", "phi", "gpt_bigcode", "t5", "bart",
 ]  # fmt: skip
-LARGER = ["Olmo2", "Gemma3", "Qwen3Moe", "StableLm", "Nemotron", "Helium", "Glm4", "Cohere2"]
+LARGER = ["Olmo2", "Gemma3", "Qwen3Moe", "StableLm", "Nemotron", "Helium", "Glm4", "Cohere2", "DeepseekV3"]
 TWO_STACKS = ("t5", "bart")
 
 
@@ -46,6 +46,12 @@ def larger(cls, fresh, dtype=torch.float64):
         "eos_token_id": None, "pad_token_id": 0, "num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2,
         "moe_intermediate_size": 20, "sliding_window": 5,
     }  # fmt: skip
+    if cls == "DeepseekV3":  # latent attention: its inner norms are held, and both parts of a key
+        sizes |= {
+            "num_key_value_heads": 6, "q_lora_rank": 14, "kv_lora_rank": 10, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 6, "v_head_dim": 7, "n_routed_experts": 4, "first_k_dense_replace": 3, "n_group": 2,
+            "topk_group": 1,
+        }  # fmt: skip
     model = getattr(transformers, f"{cls}ForCausalLM")
     sizes["head_dim"] = 8
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=fresh)))
@@ -117,7 +123,15 @@ def test_both_sides_add_up_to_the_models_own_log_odds(name, fresh):
 @pytest.mark.parametrize("cls", LARGER)
 def test_more_architectures_add_up(cls, fresh):
     lm = larger(cls, fresh)
-    rounds = {"Olmo2", "Gemma3", "Cohere2", "Qwen3Moe", "Helium", "Glm4"}  # norms or rotary positions in float32
+    rounds = {
+        "Olmo2",
+        "Gemma3",
+        "Cohere2",
+        "Qwen3Moe",
+        "Helium",
+        "Glm4",
+        "DeepseekV3",
+    }  # norms or rotary positions in float32
     assert_adds_up(lm, TEXT, fresh, 1e-6 if cls in rounds else 1e-10)
 
 

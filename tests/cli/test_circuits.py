@@ -299,7 +299,24 @@ def test_why_prints_the_librarys_words_and_gives_its_numbers(run, tmp_path):
     assert ran.lines[2] == answer.lines()[0]
     assert [line.strip() for line in ran.lines[3:6]] == [line.strip() for line in answer.lines()[1:4]]
     assert any(line.startswith(f"{writer} from ") for line in ran.lines)
-    ran = run(*ASKED, "--from", "5", "--to", "2", "--against", "1", "--json", "--save", "t.csv", "--further", writer)
+    ran = run(
+        *ASKED,
+        "--from",
+        "5",
+        "--to",
+        "2",
+        "--against",
+        "1",
+        "--json",
+        "--save",
+        "t.csv",
+        "--further",
+        writer,
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    )
     document, other = json.loads(ran.out), mh.why(lm, TEXT, "L3H3", 5, 2, against=1)
     assert document["log_odds"] == pytest.approx(other.log_odds) and document["against"]["position"] == 1
     assert [row["writer"] for row in document["key"]] == [row.writer for row in other.key]
