@@ -512,6 +512,10 @@ def test_bad_input_is_refused_in_words(fresh):
         loaded("vit", fresh),
         "L1H1",
     )
+    attention = lm.model.model.layers[1].self_attn
+    attention.elsewhere, attention.v_proj = attention.v_proj, torch.nn.Identity()
+    message = r"layers\.1\.self_attn' .*, were not found as matrices by head, so what its heads write is not known from"
+    refuses(ModelError, message, writes, lm, "L1H2")
     message = "the model has no unembedding, and its embedding table is 24 wide where the stream is 40"
     refuses(ModelError, message, writes, loaded("electra", fresh), "L1H1")
 
