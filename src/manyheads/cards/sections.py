@@ -154,19 +154,18 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     shown, mean = measured.shown(head)
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
-    what = (
-        "does most of what its label says" if is_on_words(role) else "looks most at words beside itself and the sinks"
-    )
+    of_label = "does what its label says" if is_on_words(role) else "goes to words, besides itself and sinks"
+    of_pool = f"{mean:.0%} in the mean of {plural(len(measured.pool_texts), 'short text')}"
     for one in shown:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
         thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
-        words = f"of {plural(len(measured.pool_texts), 'short text')} one on which it {what}: {one.share:.0%}, "
+        words = f"{one.share:.0%} of its attention here {of_label}; {of_pool}"
         out.append(
             TextMap(
                 text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
-                f"{words}{mean:.0%} in the mean", f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
+                words, f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
             )
         )  # fmt: skip
     return tuple(out)
@@ -183,9 +182,10 @@ def _thousandths(row: Sequence[float]) -> tuple[int, ...]:
 def quoted(text: str) -> str:
     """The text as a shell takes it, on one line."""
     if not text.isprintable():
-        # bash and zsh read \\n within $'...'
-        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
-    return f'"{text}"' if not set(text) & set('"\\$`!\n') else "'" + text.replace("'", "'\\''") + "'"
+        # bash and zsh read these within $'...'
+        named = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t"}
+        return "$'" + "".join(named.get(char, char) for char in text) + "'"
+    return f'"{text}"' if not set(text) & set('"\\$`!') else "'" + text.replace("'", "'\\''") + "'"
 
 
 def _looks(measured: Measured, head: Head) -> Section:
