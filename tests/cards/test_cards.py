@@ -265,10 +265,10 @@ def test_sentence_is_chosen_by_rules_from_the_evidence(label, claims, sentence):
 )
 def test_loss_in_the_sentence_is_the_verdicts(level, change, low, words):
     label = role("broad", 2.4, 3.0, "entropy")
-    loss = Loss(change, low, -0.1 if change < 0 else 0.3, "nats a token", level, "...", 3, 9)
+    loss = Loss(change, low, -0.1 if change < 0 else 0.3, "nats a token", level, "...")
     with unchecked():
         (*_, last) = clauses_of(measured(label, losses={label.head: loss}), label.head, None)
-    assert last.words == words and "Place 3 of 9" in last.fact.words
+    assert last.words == words and last.fact.words == "..."
 
 
 def test_clauses_without_words_leave_no_trace_in_the_sentence():
@@ -394,8 +394,8 @@ def ready(monkeypatch, tmp_path, minilm, small):
     """A card of each head that is asked for, without measuring: the command's own part is quick."""
     asked = []
 
-    def made(lm, heads="all", *, remember=True, on_step=None, progress=None):
-        chosen = lm.spec.heads.heads if isinstance(heads, str) else heads
+    def made(lm, heads=None, *, remember=True, on_step=None, progress=None):
+        chosen = lm.spec.heads.heads if heads is None else heads
         asked.append((lm.name, len(chosen), remember))
         return tuple(replace(small[1][1], model=lm.name, head=head) for head in chosen)
 

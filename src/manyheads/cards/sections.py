@@ -59,7 +59,7 @@ def prelude_of(model: str) -> str:
 
 def cards(
     lm: LoadedModel,
-    heads: HeadsLike = "all",
+    heads: HeadsLike | None = None,
     *,
     remember: bool = True,
     on_step: Callable[[str], Progress | None] | None = None,
@@ -68,7 +68,7 @@ def cards(
     """A card for each of these heads: what it is in one sentence, and the evidence for it.
 
     - `lm`: a loaded model.
-    - `heads`: as in a plan ("L12H3", "L3, L5H1"); "all": every head.
+    - `heads`: as in a plan ("L12H3", "L3, L5H1"); None: all.
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
@@ -82,7 +82,7 @@ def cards(
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
-    chosen = lm.spec.heads.heads if heads == "all" else lm.spec.select(heads).heads
+    chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
     folder = folder_of(lm) if remember else None
     made = {} if folder is None else remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
@@ -129,8 +129,8 @@ def card_of(measured: Measured, head: Head) -> Card:
     )
     label = UNLABELLED if role is None else role.name
     sentence = sentence_of(clauses, missing.get("labels", "nothing is known of it"))
-    found = [label, *(fact.label for fact in sections[1].facts if fact.mark == "holds")]
-    found += [word for fact in sections[3].facts for word in tokens_in(fact)]
+    keywords = [label, *(fact.label for fact in sections[1].facts if fact.mark == "holds")]
+    keywords += [word for fact in sections[3].facts for word in tokens_in(fact)]
     group = site.kv_head_of(head.index)
     sharing = [str(other) for other in site.heads if other != head and site.kv_head_of(other.index) == group]
     of_stack = lm.spec.stacks[head.stack]
@@ -142,7 +142,7 @@ def card_of(measured: Measured, head: Head) -> Card:
         notes["labels"] = f"{measured.labels.num_texts:,} {measured.labels.texts_are}; {measured.labels.because}"
     return Card(
         lm.name, head, place, group, label, sentence, maps, sections,
-        tuple(dict.fromkeys(filter(None, found))), notes,
+        tuple(dict.fromkeys(filter(None, keywords))), notes,
     )  # fmt: skip
 
 
@@ -154,19 +154,18 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     shown, mean = measured.shown(head)
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
-    what = (
-        "does most of what its label says" if is_on_words(role) else "looks most at words beside itself and the sinks"
-    )
+    of_label = "does what its label says" if is_on_words(role) else "goes to words, besides itself and sinks"
+    of_pool = f"{mean:.0%} in the mean of {plural(len(measured.pool_texts), 'short text')}"
     for one in shown:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
         thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
-        words = f"of {plural(len(measured.pool_texts), 'short text')} one on which it {what}: {one.share:.0%}, "
+        words = f"{one.share:.0%} of its attention here {of_label}; {of_pool}"
         out.append(
             TextMap(
                 text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
-                f"{words}{mean:.0%} in the mean", f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
+                words, f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
             )
         )  # fmt: skip
     return tuple(out)
@@ -183,9 +182,10 @@ def _thousandths(row: Sequence[float]) -> tuple[int, ...]:
 def quoted(text: str) -> str:
     """The text as a shell takes it, on one line."""
     if not text.isprintable():
-        # bash and zsh read \\n within $'...'
-        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
-    return f'"{text}"' if not set(text) & set('"\\$`!\n') else "'" + text.replace("'", "'\\''") + "'"
+        # bash and zsh read these within $'...'
+        named = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t"}
+        return "$'" + "".join(named.get(char, char) for char in text) + "'"
+    return f'"{text}"' if not set(text) & set('"\\$`!') else "'" + text.replace("'", "'\\''") + "'"
 
 
 def _looks(measured: Measured, head: Head) -> Section:
@@ -306,25 +306,25 @@ def within(deviation: float) -> str:
 
 
 def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
-    found = measured.composition
-    if found is None:
+    scored = measured.composition
+    if scored is None:
         why = measured.missing["listens"]
         return _section("listens", (), "", why), _section("heard", (), "", why)
-    place = found.heads.index(head)
+    place = scored.heads.index(head)
     command = "mh.composition(lm).to_pandas()"
     sections: list[Section] = []
     for name, as_reader in (("listens", True), ("heard", False)):
         # Of each other head, the way of reading that is furthest above chance.
         best: dict[Head, tuple[float, float, str]] = {}
-        for kind, z in found.z.items():
-            row, scores = ((of[place] if as_reader else of[:, place]).tolist() for of in (z, found.scores[kind]))
-            for other, value, score in zip(found.heads, row, scores, strict=True):
+        for kind, z in scored.z.items():
+            row, scores = ((of[place] if as_reader else of[:, place]).tolist() for of in (z, scored.scores[kind]))
+            for other, value, score in zip(scored.heads, row, scores, strict=True):
                 if value == value and value > best.get(other, (-np.inf,))[0]:
                     best[other] = value, score, kind
         facts: list[Fact] = []
         for other, (z_score, score, kind) in sorted(best.items(), key=lambda entry: -entry[1][0])[:PARTNERS]:
             by = BY[kind] if as_reader else BY[kind].replace("its", "that head's")
-            words = f"{by}; score {score:.2f}, {found.chance:.2f} by chance"
+            words = f"{by}; score {score:.2f}, {scored.chance:.2f} by chance"
             facts.append(Fact(str(other), rounded(z_score), "z", words=words, head=str(other)))
         none = "no head is before it" if as_reader else "no head is behind it"
         rest = "by weights alone, and so possible rather than done; z: standard deviations above random directions"

@@ -225,7 +225,7 @@ def model_of(cards: Sequence[Card], addresses: dict[tuple[str, str], str]) -> di
         effect = lost[0].mark if lost else ""
         entries.append(
             about
-            | {"name": str(card.head), "role": card.role, "sentence": card.sentence, "found": " ".join(card.found),
+            | {"name": str(card.head), "role": card.role, "sentence": card.sentence, "keywords": " ".join(card.keywords),
                "effect": effect, "loss": f"{loss:.6g}"}
         )  # fmt: skip
     roles = Counter(group_of(card.role) for card in cards)
