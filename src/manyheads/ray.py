@@ -279,19 +279,21 @@ def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> C
         return as_corpus(texts)
 
     def documents() -> Iterator[Document]:
+        options, number = texts.context.execution_options, 0
         # By default blocks come in the order in which they are read, another one each time.
-        texts.context.execution_options.preserve_order = True
-        number = 0
-        for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
-            if text not in batch.column_names:
-                raise EngineError(
-                    f"text={text!r}: the dataset has no such column, only {', '.join(batch.column_names)}."
-                )
-            names = [f"row {number + row}" for row in range(len(batch))] if name is None else batch[name].to_pylist()
-            for value, row_name in zip(batch[text].to_pylist(), names, strict=True):
-                number += 1
-                problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
-                yield Document("" if problem else value, str(row_name), at=number, problem=problem)
+        before, options.preserve_order = options.preserve_order, True
+        try:
+            for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
+                if text not in batch.column_names:
+                    columns = ", ".join(batch.column_names)
+                    raise TextError(f"text={text!r}: the dataset has no such column, only {columns}.")
+                names = None if name is None else batch[name].to_pylist()
+                for row, value in enumerate(batch[text].to_pylist()):
+                    row_name, number = f"row {number}" if names is None else str(names[row]), number + 1
+                    problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
+                    yield Document("" if problem else value, row_name, at=number, problem=problem)
+        finally:
+            options.preserve_order = before
 
     return Corpus(documents, "a dataset of Ray's", "", None)
 
