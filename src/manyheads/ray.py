@@ -31,7 +31,7 @@ import torch
 
 from manyheads.base import Progress, first_line
 from manyheads.corpora import Corpus, as_corpus
-from manyheads.errors import EngineError
+from manyheads.errors import EngineError, TextError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
 from manyheads.measurement.corpus_run import Actor, ActorLost, Driver, HeadSums, RunRequest, Wanted
@@ -176,9 +176,9 @@ class Engine:
             min(node.get("CPU", 0) // self.cpus, node.get("GPU", 0) // gpus if gpus else float("inf")) for node in nodes
         ]
         if not sum(rooms):
-            asked = f"{self.cpus:,} cores" + (f" and {gpus:g} accelerators" if gpus else "")
+            request = f"{self.cpus:,} cores" + (f" and {gpus:g} accelerators" if gpus else "")
             most = "; ".join(f"{node.get('CPU', 0):g} cores, {node.get('GPU', 0):g} accelerators" for node in nodes[:3])
-            raise EngineError(f"no machine of the cluster has room for an actor of {asked}: it has {most}.")
+            raise EngineError(f"no machine of the cluster has room for an actor of {request}: it has {most}.")
         if self.actors is not None and self.actors > sum(rooms):
             raise EngineError(
                 f"actors={self.actors}: the cluster has room for {sum(rooms):.0f}. Ray would wait for more for ever."
