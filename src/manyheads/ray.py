@@ -31,7 +31,7 @@ import torch
 
 from manyheads.base import Progress, first_line
 from manyheads.corpora import Corpus, as_corpus
-from manyheads.errors import EngineError
+from manyheads.errors import EngineError, TextError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
 from manyheads.measurement.corpus_run import Actor, ActorLost, Driver, HeadSums, RunRequest, Wanted
@@ -176,9 +176,9 @@ class Engine:
             min(node.get("CPU", 0) // self.cpus, node.get("GPU", 0) // gpus if gpus else float("inf")) for node in nodes
         ]
         if not sum(rooms):
-            asked = f"{self.cpus:,} cores" + (f" and {gpus:g} accelerators" if gpus else "")
+            request = f"{self.cpus:,} cores" + (f" and {gpus:g} accelerators" if gpus else "")
             most = "; ".join(f"{node.get('CPU', 0):g} cores, {node.get('GPU', 0):g} accelerators" for node in nodes[:3])
-            raise EngineError(f"no machine of the cluster has room for an actor of {asked}: it has {most}.")
+            raise EngineError(f"no machine of the cluster has room for an actor of {request}: it has {most}.")
         if self.actors is not None and self.actors > sum(rooms):
             raise EngineError(
                 f"actors={self.actors}: the cluster has room for {sum(rooms):.0f}. Ray would wait for more for ever."
@@ -279,19 +279,21 @@ def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> C
         return as_corpus(texts)
 
     def documents() -> Iterator[Document]:
+        options, number = texts.context.execution_options, 0
         # By default blocks come in the order in which they are read, another one each time.
-        texts.context.execution_options.preserve_order = True
-        number = 0
-        for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
-            if text not in batch.column_names:
-                raise EngineError(
-                    f"text={text!r}: the dataset has no such column, only {', '.join(batch.column_names)}."
-                )
-            names = [f"row {number + row}" for row in range(len(batch))] if name is None else batch[name].to_pylist()
-            for value, row_name in zip(batch[text].to_pylist(), names, strict=True):
-                number += 1
-                problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
-                yield Document("" if problem else value, str(row_name), at=number, problem=problem)
+        before, options.preserve_order = options.preserve_order, True
+        try:
+            for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
+                if text not in batch.column_names:
+                    columns = ", ".join(batch.column_names)
+                    raise TextError(f"text={text!r}: the dataset has no such column, only {columns}.")
+                names = None if name is None else batch[name].to_pylist()
+                for row, value in enumerate(batch[text].to_pylist()):
+                    row_name, number = f"row {number}" if names is None else str(names[row]), number + 1
+                    problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
+                    yield Document("" if problem else value, row_name, at=number, problem=problem)
+        finally:
+            options.preserve_order = before
 
     return Corpus(documents, "a dataset of Ray's", "", None)
 

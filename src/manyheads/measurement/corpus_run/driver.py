@@ -292,13 +292,13 @@ class Driver:
     def _give(self, queue: Iterator[Chunk]) -> bool:
         """Give each actor that is up as many chunks as it may have. Returns whether the corpus is read to its end."""
         for actor in self._held:
-            given = [chunk for owner, chunk in self._calls.values() if owner == actor]
-            while None not in given and len(given) < self.ahead:
+            assigned = [chunk for owner, chunk in self._calls.values() if owner == actor]
+            while None not in assigned and len(assigned) < self.ahead:
                 # Read no further than that: so the driver holds a few chunks, however fast the corpus is read.
                 chunk = self._again.popleft() if self._again else next(queue, None)
                 if chunk is None:
                     return True
-                if not given:
+                if not assigned:
                     self._since[actor] = self.clock()
                 # Of the first chunk an error is raised, as by one process: then it is the model, or a statistic.
                 before = int(self.total.num_texts > 0 or self._read is None or chunk.number != self._read[0])
@@ -306,7 +306,7 @@ class Driver:
                 begun = self.total.done.begun.get(chunk.number)
                 call = self.cluster.call(actor, "measure", chunk, begun, before, age)
                 self._calls[call] = actor, chunk
-                given.append(chunk)
+                assigned.append(chunk)
         return False
 
     @property
