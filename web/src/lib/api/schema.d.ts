@@ -1,4 +1,4 @@
-// openapi.json sha256:7c8c8d8054ba53125d2aadb002c1131ee9ad39150013e13a347f92df0d038c9a
+// openapi.json sha256:6a51f7f211ea4b8e5a5a8b7c0f7b8bcd4f13dd339e808523b390a34c24c32f8d
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
