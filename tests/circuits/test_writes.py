@@ -301,6 +301,11 @@ def test_queries_that_are_changed_in_an_unknown_way_are_not_asked_what_they_matc
     assert "looks for: not asked" in str(got)
 
 
+def test_model_of_few_positions_is_read_but_not_asked_what_it_matches(fresh):
+    got = writes(with_gains(tiny_gpt2(seed=draw(fresh), n_positions=12), fresh), "L1H1", "a dog")
+    assert got.matching == {} and "could not read its input" in got.notes["matching"] and len(got.positions) > 1
+
+
 # --------------------------------------------------------------------------------------------------------- on a text
 
 
