@@ -349,6 +349,8 @@ def _reach(measured: Measured, head: Head) -> Section:
     score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
     if probe is not None and score is not None and score.score == score.score:
         mark = "beyond chance" if probe.beats_chance(score) else "not beyond chance"
+        if score.low != score.low:
+            mark = "no interval: too few answers to be sure"
         facts.append(
             Fact("finds a fact far back", rounded(score.score), "share", rounded(score.chance), rounded(score.low),
                  rounded(score.high), mark=mark)
