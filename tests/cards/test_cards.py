@@ -395,7 +395,7 @@ def ready(monkeypatch, tmp_path, minilm, small):
     """A card of each head that is asked for, without measuring: the command's own part is quick."""
     asked = []
 
-    def made(lm, heads=None, *, remember=True, on_step=None, progress=None):
+    def made(lm, heads=None, *, remember=True, on_step=None):
         chosen = lm.spec.heads.heads if heads is None else heads
         asked.append((lm.name, len(chosen), remember))
         return tuple(replace(small[1][1], model=lm.name, head=head) for head in chosen)
