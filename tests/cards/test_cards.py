@@ -233,7 +233,7 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("induction", 0.31, 0.02, "induction_mass"), [], "Often looks at what followed an earlier copy (31.0% of "
          "its attention, 2.0% by chance)."),
         (role("induction", 0.12, 0.02, "induction_mass", 0.7), [], "Looks more than chance at what followed an earlier "
-         "copy (12.0% of its attention, 70.0% of what does not go to a sink)."),
+         "copy (12.0% of its attention, 2.0% by chance; 70.0% of what does not go to a sink)."),
         (role("sink the first token", 0.9, 0.1, "sink_mass"), [claim("first token", 0.9, 0.1)],
          "Rests on the first token with 90.0% of its attention."),
         (role("broad", 2.4, 3.0, "entropy"), [], "Reads everything a little (80% of the evenest entropy)."),
@@ -314,7 +314,8 @@ def hostile(head="L0H1"):
         Fact(HOSTILE, 0.1, "nats a token", mark="barely"),
     )
     sections = tuple(
-        Section(name, HOSTILE, facts[::-1] if name == "lost" else facts, HOSTILE, HOSTILE) for name in names
+        Section(name, f"{name}? {HOSTILE}", facts[::-1] if name == "lost" else facts, HOSTILE, HOSTILE)
+        for name in names
     )
     tokens = (HOSTILE, "<b>", "\u202eabc")
     one = TextMap(HOSTILE, tokens, ((1000,), (500, 500), (1, 2, 997)), 1, 0, 0.5, HOSTILE, HOSTILE)
@@ -394,7 +395,7 @@ def ready(monkeypatch, tmp_path, minilm, small):
     """A card of each head that is asked for, without measuring: the command's own part is quick."""
     asked = []
 
-    def made(lm, heads=None, *, remember=True, on_step=None, progress=None):
+    def made(lm, heads=None, *, remember=True, on_step=None):
         chosen = lm.spec.heads.heads if heads is None else heads
         asked.append((lm.name, len(chosen), remember))
         return tuple(replace(small[1][1], model=lm.name, head=head) for head in chosen)

@@ -63,7 +63,6 @@ def cards(
     *,
     remember: bool = True,
     on_step: Callable[[str], Progress | None] | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Card, ...]:
     """A card for each of these heads: what it is in one sentence, and the evidence for it.
 
@@ -72,13 +71,12 @@ def cards(
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
-    - `progress`: called with cards made, and how many there are.
 
     Every part is measured once for all cards, on the bundled texts of the model's kind. What a model cannot be asked
     (no tokenizer, no next token) is one line of its section.
     Cost: that of `find_roles`, `roles.probes`, `composition` and `head_families`, and a sweep of ablations on 64 texts,
-    half a forward pass for each head and each of its ten random controls: for all 270 heads of smollm2 some ten minutes
-    of a processor, for one head two. Errors: HeadError, ModelError.
+    half a forward pass for each head and each of its ten random controls; then a second a head of smollm2. For all of
+    its 270 heads some twenty minutes of a processor, for one head two. Errors: HeadError, ModelError.
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
@@ -86,12 +84,15 @@ def cards(
     folder = folder_of(lm) if remember else None
     made = {} if folder is None else remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
-    measured = Measured(lm, missing, on_step or (lambda _: None))
-    for head in missing:
+    begins = on_step or (lambda _: None)
+    measured, progress = Measured(lm, missing, begins), None
+    for number, head in enumerate(missing):
+        if number == 1:  # the first has measured what all share
+            progress = begins("asking head after head why, and what it writes")
         card = card_of(measured, head)
         made[head] = card if folder is None else store(folder, card)
         if progress is not None:
-            progress(len(made), len(chosen))
+            progress(number + 1, len(missing))
     return tuple(made[head] for head in chosen)
 
 
@@ -349,6 +350,8 @@ def _reach(measured: Measured, head: Head) -> Section:
     score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
     if probe is not None and score is not None and score.score == score.score:
         mark = "beyond chance" if probe.beats_chance(score) else "not beyond chance"
+        if score.low != score.low:
+            mark = "no interval: too few answers to be sure"
         facts.append(
             Fact("finds a fact far back", rounded(score.score), "share", rounded(score.chance), rounded(score.low),
                  rounded(score.high), mark=mark)

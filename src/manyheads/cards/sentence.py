@@ -95,8 +95,8 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
     if evidence.score >= OFTEN:
         often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
         return Clause(f"{often} at {saying} ({share} of its attention, {chance} by chance)", fact)
-    of_rest = f", {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
-    return Clause(f"looks more than chance at {saying} ({share} of its attention{of_rest})", fact)
+    of_rest = f"; {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
+    return Clause(f"looks more than chance at {saying} ({share} of its attention, {chance} by chance{of_rest})", fact)
 
 
 def _nothing(measured: Measured, head: Head) -> str:

@@ -72,7 +72,6 @@ GROUPS = {
     "Look": (
         ("look", 'every head; on your text: look "any text"'),
         (f'head {FINDING[0]} "any text"', "one head: where each word looks"),
-        (f"card {FINDING[0]}", "what it is in one sentence, and all that is known"),
         ("studio", "the same as a page, with experiments and more"),
     ),
     "Find out": (
@@ -100,6 +99,7 @@ GROUPS = {
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
 MORE = {
+    "card": "Look",
     "writes": "Circuits",
     "why": "Circuits",
     "merge": "Find out",
