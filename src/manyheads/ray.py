@@ -89,6 +89,7 @@ class Engine:
 
         Errors: as of `measure`; EngineError; LostProcessError where no actor is left, or one chunk ends all of them.
         """
+        assert what.watch is None, "no function of this process can watch what others measure"
         request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
                           reading=what.reading)  # fmt: skip
         return self._run(what.lm.loading or what.lm, request, corpus, what.survey, resume, progress)

@@ -53,7 +53,7 @@ class FakeCluster:
     def __post_init__(self):
         self.actors, self.queues, self.done, self.dead, self.hung, self.age = {}, {}, {}, {}, set(), {}
         self.killed, self.calls, self.owner, self.num_calls, self.seconds = set(), {}, {}, 0, 0.0
-        self.most_out = 0
+        self.most_out = self.waits = 0
 
     def clock(self) -> float:
         return self.seconds
@@ -75,20 +75,22 @@ class FakeCluster:
         call = ("call", len(self.calls))
         self.calls[call], self.owner[call] = (method, arguments), actor
         self.queues[actor].append(call)
+        self.most_out = max(self.most_out, len(self.queues[actor]))
         self.num_calls += 1
         if self.num_calls > MOST_CALLS:
             raise Endless("the run goes on for ever")
         return call
 
     def first_done(self, calls, seconds: float):
-        self.most_out = max(self.most_out, len(calls))
         owners = list(dict.fromkeys(self.owner[call] for call in calls))
         able = [actor for actor in owners if actor not in self.hung and actor not in self.chance.absent]
         if not able:
-            if seconds >= 3_000:
+            self.waits += 1
+            if self.waits > 100:
                 raise Endless("what is waited for never comes")
-            self.seconds += seconds
+            self.seconds += seconds + 1e-3
             return None
+        self.waits = 0
         actor = self.draw.choice(able)
         own = [call for call in calls if self.owner[call] == actor]
         # Several may be done by the time that somebody looks, and the engine may name any of them.

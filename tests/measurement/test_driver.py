@@ -102,7 +102,7 @@ class Case:
             except Killed:
                 assert attempt < self.stops
             assert {*cluster.actors} == cluster.killed, "an actor outlived its run"
-            assert cluster.most_out <= len(cluster.actors) * self.ahead
+            assert cluster.most_out <= self.ahead, "an actor was given more than it may have"
             last = seen
         assert last == sorted(last) and last[-1] == self.count
         return run, cluster
@@ -177,10 +177,10 @@ class LeavesActorsAlive(Driver):
     """Rule 3: the call that failed is made again elsewhere, and its actor goes on."""
 
     def _lose(self, actor, error):
-        call = next(call for call, (owner, _) in self._calls.items() if owner == actor)
-        chunk = self._calls.pop(call)[1]
+        chunk = self._calls.pop(self._queues[actor].popleft())[1]
         if chunk is not None:
             self._hand_out_again({chunk.number: chunk})
+            self._with_room[actor] = None
 
 
 class AddsWhatOverlaps(Driver):
@@ -300,7 +300,7 @@ def test_rule_that_is_broken_is_seen_and_only_then(rule):
 
 @pytest.mark.parametrize("kind", [Driver, AddsWhatOverlaps])
 def test_part_that_overlaps_what_is_counted_is_refused_as_a_whole(kind, monkeypatch):
-    """Rule 4: it never happens while the others hold. Broken, the run sees at its end that ranges overlap."""
+    """Rule 4: it never happens while the others hold. Broken, sums refuse what they hold."""
     monkeypatch.setattr(HandsOverTwice, "twice", False)
     cluster = FakeCluster(HandsOverTwice)
     run = kind(cluster, as_corpus(texts_of(41)), 3, every=2.0, clock=cluster.clock, sleep=cluster.sleep)
@@ -309,8 +309,7 @@ def test_part_that_overlaps_what_is_counted_is_refused_as_a_whole(kind, monkeypa
         assert run.events["refused"] == 1 and run.events["forgotten"] >= 1
         assert float(run.total.sums.num[..., 0].sum()) == sum(map(int, texts_of(41))) and run.total.num_texts == 41
     else:
-        refuses(LostProcessError, "not all were handed over", run.run)
-        assert run.total.num_texts > 41
+        refuses(AssertionError, "a batch counts once", run.run)
 
 
 @pytest.mark.parametrize("kind", [Driver, CountsAllThatWasGiven])
@@ -340,7 +339,7 @@ def test_actor_that_hangs_is_ended_and_what_it_held_is_measured_again():
     run = driven(cluster, texts_of(41))
     assert_each_once(run, 41)
     assert run.events["hung"] == run.events["lost"] == 2
-    assert 2 * run.patience <= cluster.seconds <= 2.1 * run.patience
+    assert 2 * run.patience <= cluster.seconds <= 2.3 * run.patience
     assert run.notes["actors"].startswith("2 (2 lost, ")
 
 
@@ -495,7 +494,7 @@ def test_three_actors_some_of_which_die_are_one_process_up_to_the_order_of_addin
     lm = mh.load(tiny_bert(num_hidden_layers=1).double(), tokenizer=tiny_tokenizer())
     want = mh.measure(lm, iter(few_texts), STATISTICS, kinds=True)
     cluster = actors_of(lm)
-    cluster.chance = Chance(dies=0.1)
+    cluster.chance = Chance(dies=0.3)
     run = driven(cluster, few_texts, 3, every=0.5, deaths=10**6)
     assert run.events["lost"]
     assert_same_tables(table_of(run), want, within=1e-9)

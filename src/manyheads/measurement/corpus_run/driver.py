@@ -54,7 +54,6 @@ TRAFFIC = 50e6  # bytes a second that the driver takes in: with more and larger 
 PAIRED_BYTES = 100 << 20  # of a part: from here on actors add each other's sums first, in pairs
 MOST_MEMORY_DEATHS = 20  # in a row: then no other process gives the memory back
 LONGEST_PAUSE = 60.0  # seconds
-LONGEST_WAIT = 3_600.0  # seconds that one wait for an answer takes at most
 
 log = logging.getLogger("manyheads")
 
@@ -158,7 +157,9 @@ class Driver:
     def __post_init__(self) -> None:
         self._add: Callable[[store.RunTotal], None] = self.total.add
         self._held: dict[Hashable, dict[int, Chunk]] = {}  # of each actor, what is in its sums
-        self._calls: dict[Hashable, tuple[Hashable, Chunk | None]] = {}  # in the order in which they were made
+        self._calls: dict[Hashable, tuple[Hashable, Chunk | None]] = {}
+        self._queues: dict[Hashable, deque[Hashable]] = {}  # of each actor, its calls in order
+        self._with_room: dict[Hashable, None] = {}  # actors that are up and have fewer than `ahead` calls, in order
         self._since: dict[Hashable, float] = {}  # of each actor, since when the first of its calls may run
         self._starts: list[float] = []  # when actors are started in place of those that are gone
         self._again: deque[Chunk] = deque()
@@ -167,6 +168,7 @@ class Driver:
         self._deaths_with: Counter[int] = Counter()  # by chunk
         self._unstarted = self._memory_deaths = self._part_bytes = self._read_to = 0
         self._slowest = 0.0  # seconds of the slowest answer
+        self._next_look = 0.0  # when actors that hang are looked for
         self._read: tuple[int, int] | None = None  # the first chunk that was read, and the one behind the last
         self._begin_call: tuple[object, ...] = ()
         self._inputs: dict[str, str] = {}
@@ -259,6 +261,8 @@ class Driver:
     def _measure(self, stream: Iterator[Chunk]) -> None:
         """Every chunk that is not counted yet, until all are."""
         queue, exhausted = self._queue(stream), False
+        for actor in self._held:  # the one that made the survey
+            self._queues[actor], self._with_room[actor] = deque(), None
         self._starts += [self.clock()] * (self.num_actors - len(self._held))
         while True:
             self._start_due()
@@ -291,23 +295,27 @@ class Driver:
 
     def _give(self, queue: Iterator[Chunk]) -> bool:
         """Give each actor that is up as many chunks as it may have. Returns whether the corpus is read to its end."""
-        for actor in self._held:
-            assigned = [chunk for owner, chunk in self._calls.values() if owner == actor]
-            while None not in assigned and len(assigned) < self.ahead:
-                # Read no further than that: so the driver holds a few chunks, however fast the corpus is read.
-                chunk = self._again.popleft() if self._again else next(queue, None)
-                if chunk is None:
-                    return True
-                if not assigned:
-                    self._since[actor] = self.clock()
-                # Of the first chunk an error is raised, as by one process: then it is the model, or a statistic.
-                before = int(self.total.num_texts > 0 or self._read is None or chunk.number != self._read[0])
-                age = 0.0 if chunk.number in self._lost_chunks else self._age
-                begun = self.total.done.begun.get(chunk.number)
-                call = self.cluster.call(actor, "measure", chunk, begun, before, age)
-                self._calls[call] = actor, chunk
-                assigned.append(chunk)
+        while self._with_room:
+            # Read no further than that: so the driver holds a few chunks, however fast the corpus is read.
+            chunk = self._again.popleft() if self._again else next(queue, None)
+            if chunk is None:
+                return True
+            actor = next(iter(self._with_room))
+            if not self._queues[actor]:
+                self._since[actor] = self.clock()
+            # Of the first chunk an error is raised, as by one process: then it is the model, or a statistic.
+            before = int(self.total.num_texts > 0 or self._read is None or chunk.number != self._read[0])
+            age = 0.0 if chunk.number in self._lost_chunks else self._age
+            begun = self.total.done.begun.get(chunk.number)
+            self._call(actor, chunk, "measure", chunk, begun, before, age)
+            if len(self._queues[actor]) >= self.ahead:
+                del self._with_room[actor]
         return False
+
+    def _call(self, actor: Hashable, chunk: Chunk | None, method: str, *arguments: object) -> None:
+        call = self.cluster.call(actor, method, *arguments)
+        self._calls[call] = actor, chunk
+        self._queues[actor].append(call)
 
     @property
     def _age(self) -> float:
@@ -316,29 +324,24 @@ class Driver:
 
     def _take(self) -> None:
         """Take the next answer of some actor; or end one that has been silent for too long."""
-        silent = {
-            actor: self._since[actor] + self._limit - self.clock() for actor, chunk in self._calls.values() if chunk
-        }
-        due = [time - self.clock() for time in self._starts]
-        done = self.cluster.first_done([*self._calls], max(0.0, min([*silent.values(), *due, LONGEST_WAIT])))
+        self._end_hung()
+        wait = min([*self._starts, self._next_look]) - self.clock()
+        # Of each actor the call that may run: those behind it come to nothing before.
+        done = self.cluster.first_done([calls[0] for calls in self._queues.values() if calls], max(0.0, wait))
         if done is None:
-            for actor in [actor for actor in silent if self.clock() - self._since[actor] >= self._limit]:
-                self.events["hung"] += 1
-                self._lose(actor, ActorLost(f"no answer for {self.clock() - self._since[actor]:.0f} seconds"))
             return
-        actor, _ = self._calls[done]
-        # An actor's answers are taken in the order of its calls: a part covers all chunks of those before it.
-        call = next(call for call, (owner, _) in self._calls.items() if owner == actor)
-        _, chunk = self._calls[call]
+        actor, chunk = self._calls[done]
         try:
-            answer = self._result(call)
-            del self._calls[call]
-            if chunk is None:
-                self._require_same(answer["inputs"])
-                self._unstarted = 0
-                return
+            answer = self._result(done)
         except ActorLost as error:
             self._lose(actor, error)
+            return
+        del self._calls[done]
+        self._queues[actor].popleft()
+        self._with_room[actor] = None
+        if chunk is None:
+            self._require_same(answer["inputs"])
+            self._unstarted = 0
             return
         self._slowest = max(self._slowest, self.clock() - self._since[actor])
         self._since[actor], self._memory_deaths = self.clock(), 0
@@ -346,6 +349,17 @@ class Driver:
         self._report(chunk)
         if answer is not None:
             self._count(actor, answer)
+
+    def _end_hung(self) -> None:
+        """End actors that have been silent for too long. One that is not up yet may wait for room."""
+        now, limit = self.clock(), self._limit
+        if now < self._next_look:
+            return
+        self._next_look = now + limit / 10
+        for actor, calls in [*self._queues.items()]:
+            if calls and self._calls[calls[0]][1] is not None and now - self._since[actor] >= limit:
+                self.events["hung"] += 1
+                self._lose(actor, ActorLost(f"no answer for {now - self._since[actor]:.0f} seconds"))
 
     # ------------------------------------------------------------------------------------------- counting them once
 
@@ -375,8 +389,8 @@ class Driver:
         self.events["lost"] += 1
         lost = self._held.pop(actor, {})
         self._reported |= lost.keys()
-        calls = [call for call, (owner, _) in self._calls.items() if owner == actor]
-        chunks = [self._calls.pop(call)[1] for call in calls]
+        self._with_room.pop(actor, None)
+        chunks = [self._calls.pop(call)[1] for call in self._queues.pop(actor)]
         lost |= {chunk.number: chunk for chunk in chunks if chunk is not None}
         self._hand_out_again(lost)
         log.warning("an actor was lost (%s): %s again", error, plural(len(lost), "chunk"))
@@ -451,8 +465,8 @@ class Driver:
         due, self._starts = [x for x in self._starts if x <= now], [x for x in self._starts if x > now]
         for _ in due:
             actor = self.cluster.start()
-            self._held[actor], self._since[actor] = {}, now
-            self._calls[self.cluster.call(actor, "begin", *self._begin_call)] = actor, None
+            self._held[actor], self._since[actor], self._queues[actor] = {}, now, deque()
+            self._call(actor, None, "begin", *self._begin_call)
 
     def _answer_of_one(self, method: str, *arguments: object) -> Any:
         """What one actor answers, whichever it is: before any chunk is handed out."""
