@@ -104,7 +104,7 @@ def test_all_heads_are_listed_by_what_they_do(run):
     for does in ("suppresses", "promotes"):
         chosen = [head for head, of in every.items() if of.does == does]
         assert f"{does} the token it looks at: {len(chosen) or 'none'}" in ran.lines
-        assert all(f"  {head!s:<8}copying {every[head].copying.value:+.2f} (chance" in ran.out for head in chosen)
+        assert all(f"  {head!s:<8}copying {every[head].copying.value:+.2f}, chance" in ran.out for head in chosen)
     document = json.loads(run("writes", "--json", *CODE).out)
     assert [row["head"] for row in document["heads"]] == [str(head) for head in every]
 
