@@ -28,7 +28,7 @@ WITH_MAPS = [
     "gpt2", "llama", "mistral", "qwen3", "gemma2", "gpt_oss", "bert", "opt", "gpt_neox", "cohere", "granite",
     "starcoder2", "phi", "gpt_bigcode", "t5", "bart",
 ]  # fmt: skip
-LARGER = ["Olmo2", "Gemma3", "Qwen3Moe", "StableLm", "Nemotron", "Helium", "Glm4", "Cohere2"]
+LARGER = ["Olmo2", "Gemma3", "Qwen3Moe", "StableLm", "Nemotron", "Helium", "Glm4", "Cohere2", "DeepseekV3"]
 TWO_STACKS = ("t5", "bart")
 
 
@@ -46,6 +46,12 @@ def larger(cls, fresh, dtype=torch.float64):
         "eos_token_id": None, "pad_token_id": 0, "num_local_experts": 3, "num_experts": 3, "num_experts_per_tok": 2,
         "moe_intermediate_size": 20, "sliding_window": 5,
     }  # fmt: skip
+    if cls == "DeepseekV3":  # latent attention: its inner norms are held, and both parts of a key
+        sizes |= {
+            "num_key_value_heads": 6, "q_lora_rank": 14, "kv_lora_rank": 10, "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 6, "v_head_dim": 7, "n_routed_experts": 4, "first_k_dense_replace": 3, "n_group": 2,
+            "topk_group": 1,
+        }  # fmt: skip
     model = getattr(transformers, f"{cls}ForCausalLM")
     sizes["head_dim"] = 8
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=fresh)))
@@ -86,7 +92,7 @@ def assert_adds_up(lm, text, fresh, tolerance):
         query = wide[int(torch.randint(len(wide), (1,), generator=fresh))]
         seen = (weights[query] > 1e-6).nonzero()[:, 0].tolist()
         key, other = (seen[int(number)] for number in torch.randperm(len(seen), generator=fresh)[:2])
-        for against in ("rest", other):
+        for against in ("rest", other)[:: 1 if stack in ("", "cross") else 2]:
             answer = mh.why(lm, text, head, query, key, against)
             weight = weights[query, key]
             rest = weights[query, other] if against == other else 1 - weight
@@ -117,7 +123,15 @@ def test_both_sides_add_up_to_the_models_own_log_odds(name, fresh):
 @pytest.mark.parametrize("cls", LARGER)
 def test_more_architectures_add_up(cls, fresh):
     lm = larger(cls, fresh)
-    rounds = {"Olmo2", "Gemma3", "Cohere2", "Qwen3Moe", "Helium", "Glm4"}  # norms or rotary positions in float32
+    rounds = {
+        "Olmo2",
+        "Gemma3",
+        "Cohere2",
+        "Qwen3Moe",
+        "Helium",
+        "Glm4",
+        "DeepseekV3",
+    }  # norms or rotary positions in float32
     assert_adds_up(lm, TEXT, fresh, 1e-6 if cls in rounds else 1e-10)
 
 
@@ -228,7 +242,7 @@ def test_without_is_what_the_model_does_where_the_writer_is_taken_out(name, fres
             assert row.without == pytest.approx(weight, abs=1e-6), (part, side)
             assert row.odds_without == pytest.approx(float(np.log(weight / (1 - weight))), abs=1e-4 / weight)
             moved = max(moved, abs(row.odds_without - answer.log_odds))
-    assert moved > 0.1
+    assert moved > 0.02
 
 
 def test_a_writer_of_a_post_norm_model_is_really_taken_out(fresh):
@@ -266,7 +280,7 @@ def test_a_writer_of_a_post_norm_model_is_really_taken_out(fresh):
 # ------------------------------------------------------------------------------------------------- what is known to be
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_a_designed_induction_head_reads_keys_that_the_previous_token_head_wrote(seed):
     words = np.random.default_rng(seed).permutation(["one", "two", "three", "four", "five", "six"])[:5].tolist()
     lm = design.build(
@@ -295,6 +309,15 @@ def test_the_first_tokens_massive_activation_is_said_to_be_what_a_sink_looks_at(
     assert "a rival holds a massive activation" in other.massive and "is no story" in str(other)
     row = other.of("L11 feed-forward", "key")
     assert row.share < -5 and row.at_rivals == pytest.approx(row.share, rel=0.2)
+
+
+def test_an_induction_head_of_smollm2_reads_keys_that_a_previous_token_head_wrote(smollm2):
+    text = "The red fox saw a blue bird near the old mill. The red fox saw a blue bird near the old mill."
+    answer = mh.why(smollm2, text, "L17H5", 21)
+    assert (answer.from_token.token, answer.to_token[:2]) == (" old", (10, " mill"))
+    assert answer.key[0].writer == "L16H0" and answer.key[0].without < 0.05 < answer.weight - 0.5
+    further = answer.further(smollm2, "L16H0", "key")
+    assert (further.from_token.position, further.to_token.position) == (10, 9) and further.weight > 0.8
 
 
 @pytest.mark.slow
@@ -337,16 +360,16 @@ def test_one_step_further_asks_the_writer_where_it_looked_itself(fresh):
         answer.further(lm, "L2H1")
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "bert", "gpt_oss"])
+@pytest.mark.parametrize("name", ["gemma2", "bert", "gpt_oss"])
 def test_means_over_rows_are_the_means_of_single_weights(name, fresh):
     lm = loaded(name, fresh)
     texts = [TEXT, "the dog the old cat sat on the dog"]
-    result = mh.why(lm, texts, "L1H2", where="previous")
+    result = mh.why(lm, texts, "L1H2", where=lambda tokens: [(row, row - 1) for row in (3, 5, len(tokens) - 1)])
     for side in ("query", "key"):
         shares = []
         for text in texts:
             length = len(lm.tokenizer(text)["input_ids"])
-            rows = [mh.why(lm, text, "L1H2", row, row - 1) for row in range(1, length)]
+            rows = [mh.why(lm, text, "L1H2", row, row - 1) for row in (3, 5, length - 1)]
             shares += [{row.writer: row.share / len(rows) for row in getattr(answer, side)} for answer in rows]
         means = {writer: sum(row[writer] for row in shares) / len(texts) for writer in shares[0]}
         table = getattr(result, side)
@@ -354,7 +377,7 @@ def test_means_over_rows_are_the_means_of_single_weights(name, fresh):
         for row in table:
             assert row.share == pytest.approx(means[row.writer], abs=1e-9) and np.isnan(row.low)
         assert sum(row.share for row in table) + sum(result.named.values()) == pytest.approx(result.log_odds, abs=1e-9)
-    assert result.rows == tuple(len(lm.tokenizer(text)["input_ids"]) - 1 for text in texts) and result.error < 1e-9
+    assert result.rows == (3, 3) and result.error < 1e-9
 
 
 def test_rows_of_a_kind_and_of_a_function(fresh):

@@ -85,7 +85,6 @@ GROUPS = {
         ("patch", "which heads carry an answer, and how surely"),
         ("circuit", "the fewest heads that keep an answer"),
         ("attribute", "what each head adds to a token's logit"),
-        ("why", "why a head looks there: what wrote its query and its keys"),
     ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
@@ -102,6 +101,7 @@ GROUPS = {
 MORE = {
     "card": "Look",
     "writes": "Circuits",
+    "why": "Circuits",
     "merge": "Find out",
     "convert": "Change",
     "heads": "Change",
