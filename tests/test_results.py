@@ -31,6 +31,7 @@ from torch import nn
 import manyheads as mh
 from manyheads import (
     attention,
+    cards,
     circuits,
     corpora,
     edits,
@@ -57,6 +58,7 @@ from manyheads.recording import media
 from manyheads.roles import compare, probes
 from manyheads.statistics import defined
 from manyheads.texts.tokens import Grid, ImageSpan
+from tests.models.tiny import tiny_llama
 from tests.refusals import refuses
 
 FACES = (
@@ -382,6 +384,7 @@ class World:
             explained[0].pairs(1)[0],
             attribution.by_key("L1H1"),
             mh.writes(llama, "L1H1", TEXTS[0]),
+            cards.card(mh.load(tiny_llama(), name="bare", tokenizer=False), "L1H2", remember=False),
             composed,
             composed.strongest(),
             split,

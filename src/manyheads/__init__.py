@@ -61,7 +61,6 @@ __all__ = [
     "composition",
     # why a head looks there, and what is known of it
     "why",
-    "card",
     # what it costs
     "size",
     # the operation itself

@@ -20,6 +20,7 @@ import torch
 
 import manyheads as mh
 from manyheads.cards import Card, Fact, Section, TextMap, cards, require_writable, write_cards
+from manyheads.cards import card as card_of
 from manyheads.cards.evidence import Loss
 from manyheads.cards.remembered import NOTE, folder_of
 from manyheads.cards.sentence import Clause, clauses_of, sentence_of
@@ -182,7 +183,7 @@ def test_card_is_plain_data_and_back(small):
 
 def test_model_without_a_tokenizer_says_in_one_line_what_is_not_there(monkeypatch):
     lm = mh.load(tiny_llama(), name="bare", tokenizer=False)
-    card = mh.card(lm, "L1H2", remember=False)
+    card = card_of(lm, "L1H2", remember=False)
     message = "bare has no tokenizer, so no text can be read: load it with tokenizer=."
     assert card.sentence == message and card.maps == () and card.loss is None
     for name in ("looks", "lost", "neighbours", "reach"):
@@ -192,7 +193,7 @@ def test_model_without_a_tokenizer_says_in_one_line_what_is_not_there(monkeypatc
 
 def test_heads_that_are_not_there_and_models_that_are_none_are_refused(small):
     refuses(HeadError, "L9H9", cards, small[0], "L9H9")
-    refuses(HeadError, "'L1' is 6 heads, and a card is about one: cards", mh.card, small[0], "L1")
+    refuses(HeadError, "'L1' is 6 heads, and a card is about one: cards", card_of, small[0], "L1")
     refuses(ModelError, "a str is not a loaded model: load it first", cards, "small")
     refuses(ModelError, "there is no card to write", write_cards, "site", [])
 

@@ -652,9 +652,9 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     ran = run("look", *SENTENCE.split(), *BOTH)
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
     first, second = links = rec.heads_linking("it", "animal")[:2]
+    shares = [f"({100 * link.weight:.1f} %)" for link in (first, second)]
     assert ran.lines[0] == (
-        f'minilm: "it" looks at "animal" most in L3H1 ({100 * first.weight:.1f} %) and L5H11 ({100 * second.weight:.1f} %); '
-        "spread evenly it is 6.3 %."
+        f'minilm: "it" looks at "animal" most in L3H1 {shares[0]} and L5H11 {shares[1]}; spread evenly it is 6.3 %.'
     )
     rows = [line.split() for line in ran.lines if "█" in line]
     assert len(rows) == 10
