@@ -19,3 +19,4 @@ from .session import desk_with as desk_with
 from .session import open_text as open_text
 from .state.recordings import keep_for as keep_for
 from .state.workspace import Workspace as Workspace
+from .views.outputs import output_of as output_of

@@ -20,13 +20,13 @@ from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, RecordingError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import Batch, Inputs, forward, read
-from manyheads.inputs.batch import Side as TextSide
 from manyheads.machine import require_all_heads
 from manyheads.measurement import spelled
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import TOLERANCE
 from manyheads.recording import Recording
 from manyheads.spec import CROSS, DECODER, Site
+from manyheads.texts import Tokens
 
 SHOWN = 12  # tokens in an error
 TextOrRecording = str | tuple[str, str] | Recording
@@ -75,7 +75,8 @@ class TokenNames(NamedTuple):
 
     @classmethod
     def of(cls, lm: LoadedModel, batch: Batch, site: Site) -> TokenNames:
-        main, decoder = (None if side is None else Places.of(lm, side) for side in (batch.main, batch.decoder))
+        sides = (batch.main, batch.decoder)
+        main, decoder = (None if side is None else Places.of(lm, side.tokens, int(side.first[0])) for side in sides)
         assert main is not None, "texts have tokens"
         asks = decoder if decoder is not None and site.stack in (CROSS, DECODER) else main
         return cls(asks, main if site.stack == CROSS else asks)
@@ -88,13 +89,13 @@ class Places(NamedTuple):
     first: int
 
     @classmethod
-    def of(cls, lm: LoadedModel, side: TextSide) -> Places:
-        tokens, length = side.tokens, int(side.tokens.lengths[0])
+    def of(cls, lm: LoadedModel, tokens: Tokens, first: int) -> Places:
+        length = int(tokens.lengths[0])
         if tokens.ids is None or lm.tokenizer is None:
             names = tuple(f"token {place}" for place in range(length))
         else:
             names = tuple(spelled(lm.tokenizer, token) for token in tokens.ids[0, :length].tolist())
-        return cls(names, int(side.first[0]))
+        return cls(names, first)
 
     def at(self, place: int) -> Place:
         position = place - self.first

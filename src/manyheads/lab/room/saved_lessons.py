@@ -32,9 +32,8 @@ from manyheads.lab.lessons.parameters import Parameter, Value
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CellAsk
 from manyheads.models import load
-from manyheads.studio import desk_with, open_text
+from manyheads.studio import desk_with, open_text, output_of
 from manyheads.studio.outside import NAME
-from manyheads.studio.views.outputs import output_of
 
 MOST_CHOICES = 16  # combinations of a cell's choices that are saved
 SEED = 1  # of questions whose inputs are drawn
