@@ -28,6 +28,7 @@ from manyheads.cli.stats import compare, merge, stats
 from manyheads.cli.studio import publish, studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 from manyheads.cli.watch import watch
+from manyheads.cli.why import why
 
 COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     look,
@@ -42,6 +43,7 @@ COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     patch,
     circuit,
     attribute,
+    why,
     prune,
     convert,
     heads,
@@ -80,6 +82,7 @@ GROUPS = {
         ("patch", "which heads carry an answer, and how surely"),
         ("circuit", "the fewest heads that keep an answer"),
         ("attribute", "what each head adds to a token's logit"),
+        ("why", "why a head looks there: what wrote its query and its keys"),
     ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),

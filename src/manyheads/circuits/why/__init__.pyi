@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .means import Kind as Kind
 from .means import WhyMeans as WhyMeans
 from .means import WriterMean as WriterMean
 from .means import why_means as why_means

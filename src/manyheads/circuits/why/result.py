@@ -298,8 +298,8 @@ def _in_words(table: Iterable[WriterShare]) -> str:
     order = sorted(table, key=lambda row: -abs(row.share))
     order = [row for row in order if abs(row.share) >= LEAST]
     lists = ([row for row in order if row.share > 0][:LISTED], [row for row in order if row.share < 0][:LISTED])
-    words = ["   ".join(_row_in_words(row) for row in rows) for rows in lists]
-    return "   ".join(part for part in (words[0], words[1] and f"against: {words[1]}") if part) or "nothing stands out"
+    words = [", ".join(_row_in_words(row) for row in rows) for rows in lists]
+    return "; ".join(part for part in (words[0], words[1] and f"against: {words[1]}") if part) or "nothing stands out"
 
 
 def _row_in_words(row: WriterShare) -> str:
