@@ -71,10 +71,13 @@ class Birth implements TrainingScene {
   words(t: number): Words {
     const { headlines, chart, frames } = this.training;
     const index = this.momentAt(t);
-    const figures = chart.map((panel) => {
+    const shares = chart.filter(({ top }) => top !== null);
+    const figures = [...shares, ...chart.filter(({ top }) => top === null)].map((panel) => {
       const curves = panel.top === null ? panel.curves : panel.curves.filter(({ bold }) => bold);
       const values = curves.map((curve) => `${curve.name} ${inWords(panel, valueAt(curve, frames[index]!))}`).join(", ");
-      return panel.top === null ? `${panel.title}: ${values}` : values;
+      // "layer 1: weight on the token before" is "L1H1 98 % on the token before".
+      const on = panel.top === null ? null : / (on .+)$/.exec(panel.title)?.[1];
+      return on ? `${values} ${on}` : `${panel.title}: ${values}`;
     });
     return { headline: headlines[index] ?? "", figures: figures.join(" · ") };
   }

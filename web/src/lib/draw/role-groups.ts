@@ -17,7 +17,7 @@ export interface RoleGroup {
 }
 
 /** A role's name as words: "sink the first token" is one that parks there. */
-export function roleWords(name: string): string {
+export function roleName(name: string): string {
   return name.replace(/^sink (?=.)/, "parks on ");
 }
 

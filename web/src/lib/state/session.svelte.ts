@@ -9,6 +9,7 @@ import type {
   Atlas, AtlasHead, LayerInfo, Progress, RecordingAsk, RecordingInfo, RequestBody, RoleInfo, Roles, Workspace,
 } from "../api/types";
 import { count } from "../draw/format";
+import { roleName } from "../draw/role-groups";
 import { BY_WORD, START, type View } from "./view.svelte";
 
 export interface Thumbnails {
@@ -242,7 +243,7 @@ export class Session {
     const texts = this.#page.replace(/^\d/, "the $&");
     // A head that parks elsewhere may read a word of this text: the two are no contradiction, and must not read as one.
     if (role.family === "sink") return `over ${texts} it mostly parks on ${role.name.replace(/^sink /, "")}`;
-    return `${role.family === "unlabelled" ? "no role" : `its role is “${role.name}”`} on ${texts}`;
+    return `${role.family === "unlabelled" ? "no role" : `its role is “${roleName(role.name)}”`} on ${texts}`;
   }
 
   close(): void {

@@ -157,10 +157,12 @@ export function byLayer(heads: readonly PlacedHead[], width: number, height: num
       }
       const begins = starts.get(section.stack) ?? [];
       const xOf = (h: number) => left + h * pitch + begins.filter((begin) => begin <= h).length * apart;
-      const step = pitch >= 26 ? 1 : pitch >= 14 ? 2 : 4;
+      // Where "H11" has no room, the number alone may have.
+      const bare = pitch < 26 && pitch >= (acrossOf(section) > 10 ? 15 : 10);
+      const step = pitch >= 26 || bare ? 1 : pitch >= 14 ? 2 : 4;
       // Where groups stand apart and not every head has its number, each group's first head has one.
       const numbered = step > 1 && begins.length ? [0, ...begins] : Array.from({ length: Math.ceil(acrossOf(section) / step) }, (_, i) => i * step);
-      for (const h of numbered) layout.columnLabels.push({ text: `H${h}`, x: xOf(h) + size / 2, y: y + 10 });
+      for (const h of numbered) layout.columnLabels.push({ text: bare ? `${h}` : `H${h}`, x: xOf(h) + size / 2, y: y + 10 });
       y += TOP;
       section.rows.forEach((heads, rowIndex) => {
         if (pitch >= 12 || rowIndex % 2 === 0) layout.rowLabels.push({ text: `L${heads[0]!.layer}`, x: left - 10, y: y + size / 2 });

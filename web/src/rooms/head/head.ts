@@ -85,6 +85,7 @@ export function lineStyles(families: readonly (string | null | undefined)[]): { 
 }
 
 export const MOST_LINED = 6; // heads in one drawing of lines
+export const MOST_LINES = 120; // tokens: with more, the lines cannot be told apart
 
 /** The head `by` places after a head of the model; null beyond the first or the last. */
 export function stepHead(heads: readonly AtlasHead[], name: string, by: number): string | null {
