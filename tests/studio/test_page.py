@@ -193,6 +193,18 @@ def test_an_ablations_before_and_after_are_the_librarys(page, minilm):
     expect(page.get_by_test_id("experiment-entry")).to_have_count(1)
 
 
+def test_a_stored_run_says_its_unit_and_then_that_it_stands_out(page):
+    run = {
+        "key": "one", "name": "without L3H1", "made": 0, "metric": "cosine", "unit": "", "change": 0.416, "low": None,
+        "high": None, "control": [0.01, 0.02, 0.03, 0.02, 0.01], "ask": {"model": "minilm", "text": TEXT, "plan": []},
+    }  # fmt: skip
+    page.evaluate("runs => localStorage.setItem('manyheads.experiments', JSON.stringify(runs))", [run])
+    page.reload()
+    page.get_by_test_id("rail-experiment").click()
+    words = page.get_by_test_id("experiment-entry").evaluate("entry => entry.textContent")
+    assert "+0.416 (1 - cosine) stands out" in words
+
+
 @pytest.mark.slow
 def test_the_atlas_ranks_heads_by_what_is_lost_without_them(page, minilm):
     known = mh.importance(minilm, TEXT)  # before the studio's own thread takes heads away from the same model

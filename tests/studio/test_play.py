@@ -190,8 +190,11 @@ def test_every_number_of_the_layer_is_the_models_own(play, bert):
         .locator("tbody tr")
         .evaluate_all("all => all.map((row) => [...row.cells].map((cell) => cell.textContent))")
     )
-    close([number(row[2]) for row in rows], shares.max(-1))
-    close([number(row[3]) for row in rows], adds @ total / (total @ total))
+    *heads, bias = rows  # the parts of all heads and of the projection's bias are 1
+    close([number(row[2]) for row in heads], shares.max(-1))
+    close([number(row[3]) for row in heads], adds @ total / (total @ total))
+    assert bias[0] == "bias"
+    close(number(bias[3]), bert["bias"] @ total / (total @ total))
     looks = numbers_of(
         [words.replace("“", "").replace("”", "") for words in read],
         rf"H{HEAD}: it → animal\nshare of the look {NUMBER}",
@@ -199,6 +202,64 @@ def test_every_number_of_the_layer_is_the_models_own(play, bert):
     close(looks, shares[HEAD, 2])
     for words in ("12 × 32 = 384", "384 × 384", "16 × 16", "16 × 32"):
         assert any(text == words for text, *_ in page.evaluate(AT, [stills_of(page)[-1]])["texts"]), words
+
+
+VALUES = """(moments) => {
+  const { player } = document.querySelector("[data-testid=play-stage]");
+  const { stage, scene } = player, pixels = devicePixelRatio;
+  return moments.map((t) => {
+    player.seek(t);
+    const spots = stage.spots.filter(({ rect, words }) => words(rect.x + 1, rect.y + 1).startsWith("value of"));
+    return spots.map(({ rect: { x, y, w, h } }) => [...stage.context.getImageData(
+      Math.ceil(x * pixels), Math.ceil(y * pixels), Math.floor(w * pixels) - 1, Math.floor(h * pixels) - 1).data].join());
+  });
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+def test_no_strip_in_flight_covers_another_words_value(play, size):
+    page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=IT, size=size)
+    still, *flying = page.evaluate(VALUES, [10.98, 9.62, 9.8, 10, 10.2, 10.5])  # values have faded by then
+    assert len(still) == 16 and all(len(strip) > 100 for strip in still)
+    for strips in flying:
+        assert strips == still
+
+
+@pytest.mark.slow
+def test_bars_of_look_and_heard_are_in_the_order_of_the_look(play, bert):
+    because = 9  # it looks most at one word and hears most of another
+    page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=because)
+    shares = bert["shares"][HEAD, because]
+    rows = page.get_by_test_id("play-table").locator("tbody tr")
+    names = rows.evaluate_all("all => all.map((row) => row.cells[0].textContent)")
+    texts = page.evaluate(AT, [stills_of(page)[-1]])["texts"]
+    title = next(text for text in texts if text[0] == "looks, most first")
+    below = sorted((text for text in texts if text[2] > title[2]), key=lambda text: text[2])
+    listed = [shares[names.index(text[0])] for text in below if text[0] in names]
+    assert len(listed) > 3 and listed == sorted(listed, reverse=True)
+
+
+@pytest.mark.slow
+def test_the_followed_heads_frame_is_closed_among_joined_answers(play):
+    """The strip of the next head would lie on its right edge."""
+    page = play(f"head/L{LAYER}H{HEAD}", play="layer", pin=IT)
+    order = page.evaluate(
+        """() => {
+          const { player } = document.querySelector("[data-testid=play-stage]");
+          const { stage, scene } = player, calls = [];
+          const { frame, picture } = stage;
+          stage.frame = (rect, colour, width = 1, alpha = 1) => { if (colour === stage.colours.accent && width === 2) calls.push(["frame", rect.x]); };
+          stage.picture = (bitmap, rect) => calls.push(["picture", rect.x]);
+          scene.draw(stage, 8.98);
+          Object.assign(stage, { frame, picture });
+          return calls;
+        }"""
+    )
+    last = max(i for i, (kind, _) in enumerate(order) if kind == "frame")
+    slot = order[last][1]
+    after = [x for kind, x in order[last:] if kind == "picture" and slot < x < slot + 100]
+    assert not after
 
 
 # ------------------------------------------------------------------------------------------------ words that do not fit

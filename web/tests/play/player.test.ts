@@ -1,10 +1,13 @@
 // Scenes as functions of time: chapters, stills, and what lies between two values.
 import { describe, expect, it } from "vitest";
-import { cumulated, curled, decimal, inWords, peakOf, share } from "../../src/play/figures";
+import { called, cumulated, curled, decimal, inWords, peakOf, quoted, share } from "../../src/play/figures";
 import { keysOf, OTHERS, NOBODY, type LookHeader, type Place } from "../../src/play/look";
 import { chapterAt, stillFrom, stills, type Scene } from "../../src/play/scene";
 import { ribbonPath } from "../../src/play/stage";
+import { pass } from "../../src/play/pass";
 import { stripLength } from "../../src/play/word";
+import type { Envelope } from "../../src/lib/api/envelope";
+import type { Token } from "../../src/lib/api/types";
 import { ease, linear, mixRect } from "../../src/play/time";
 
 const scene: Scene = {
@@ -68,6 +71,46 @@ describe("figures", () => {
   it("add up, and a peak is stretched by no outlier", () => {
     expect(cumulated([0.5, 0.25, 0.125])).toEqual([0, 0.5, 0.75, 0.875]);
     expect(peakOf(Array.from({ length: 199 }, (_, i) => (i % 7) - 3), [900])).toBe(3);
+  });
+});
+
+describe("words that are the same", () => {
+  const token = (text: string, special = false): Token => ({ piece: text, text, label: text, special, sink: special, unknown: false, span: null });
+
+  it("are told apart by their turn, a mark too, and stay in quotes unless they are the tokenizer's own", () => {
+    const tokens = [token("[CLS]", true), token("John"), token(","), token("John"), token(","), token("Mary")];
+    expect(tokens.map((_, place) => called(tokens, place))).toEqual(["[CLS]", "John, 1st", ", 1st", "John, 2nd", ", 2nd", "Mary"]);
+    expect([quoted(tokens, 0), quoted(tokens, 3), quoted(tokens, 5)]).toEqual(["[CLS]", "“John, 2nd”", "“Mary”"]);
+    expect(quoted([], 0)).toBe("“”");
+  });
+});
+
+describe("a forward pass", () => {
+  const token = (text: string): Token => ({ piece: text, text, label: text, special: false, sink: false, unknown: false, span: null });
+  const tokens = ["to", "Mary", "to"].map(token);
+  const layer = (n: number, heads: number, feed_forward: number) => ({ name: `L${n}`, layer: n, heads, feed_forward, top: [`L${n}H1`, `L${n}H0`] });
+  const numbers = (data: number[]) => ({ name: "", dtype: "float32", shape: [data.length], data: Float32Array.from(data) });
+  const envelope = {
+    header: {
+      token: 2, heads: ["L0H0", "L0H1", "L1H0", "L1H1", "L2H0", "L2H1"], layers: [layer(0, 0.003, -0.004), layer(1, 0.002, 0.31), layer(2, 0.4, 0.2)],
+      embedding: 0.08, biases: 0.01, next: [], said: '"to, 2nd" ends', arrays: [],
+    },
+    arrays: {
+      share: numbers([0.001, 0.002, -0.001, 0.003, 0.1, 0.3]), weight: numbers([0.2, 0.27, 0.4, 0.5, 0.6, 0.81]),
+      key: { name: "key", dtype: "int32", shape: [6], data: Int32Array.from([0, 0, 1, 1, 1, 1]) },
+    },
+  } as unknown as Envelope;
+  const scene = pass(envelope, tokens);
+  const said = (n: number) => scene.words(scene.chapters[n + 1]!.at + 0.1);
+
+  it("says plainly that a layer hardly moves the word, and never 0 % beside less than 1 %", () => {
+    expect(said(0)).toEqual({
+      headline: "Layer 0 hardly moves “to, 2nd”; L0H1 looks at “to, 1st” (27 %).",
+      figures: "its heads and its feed-forward: each less than 1 % of what “to, 2nd” becomes",
+    });
+    expect(said(1).headline).toBe("Layer 1: its feed-forward moves “to, 2nd”; its heads hardly do.");
+    expect(said(1).figures).toContain("its heads < 1 % (L1H1 < 1 %) · its feed-forward 31 % · L1H1 looks at “Mary” (50 %)");
+    expect(said(2).headline).toBe("Layer 2: L2H1 moves “to, 2nd” most, and looks at “Mary” (81 %).");
   });
 });
 
