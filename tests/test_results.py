@@ -378,6 +378,7 @@ class World:
             circuits.path_effects(llama, "a cat", "a dog", "L1H1", **pair),
             attribution,
             attribution.by_key("L1H1"),
+            mh.writes(llama, "L1H1", TEXTS[0]),
             composed,
             composed.strongest(),
             split,

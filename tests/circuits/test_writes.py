@@ -120,6 +120,7 @@ def turned(x, distance, theta=10_000.0):
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), a * np.sin(angle) + b * np.cos(angle)], 1)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("family", HAND)
 def test_copying_is_that_of_the_whole_matrix_of_tokens_by_tokens(family, source, fresh):
@@ -154,6 +155,7 @@ def test_matching_at_another_distance_is_another_number(fresh):
     assert np.ptp(shares) > 1e-2
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("family", HAND)
 def test_tables_and_ranks_are_those_of_the_weights(family, source, fresh):

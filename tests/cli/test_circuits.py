@@ -11,6 +11,7 @@ import pytest
 import manyheads as mh
 from manyheads import figures
 from manyheads.circuits import Circuit
+from manyheads.circuits.writes import writes_of
 from manyheads.corpora import reading_of
 from tests.cli.conftest import assert_refused
 from tests.models.tiny import save_tiny, tiny_llama, tiny_tokenizer
@@ -72,6 +73,54 @@ def test_an_id_is_a_token(run, found):
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(run, arguments, parts):
     assert_refused(run("attribute", *CODE[: 0 if "--model" in arguments else 2], *arguments), *parts)
+
+
+# =============================================================================================================== writes
+# `manyheads writes`: what it prints is what the library found, and bad input is one line.
+
+
+def test_one_head_is_shown_by_weights_and_on_a_text_as_the_library_found_it(run, tmp_path):
+    lm = mh.load("tiny-code")
+    expected = mh.writes(lm, "L3H3", [TEXT], source="embedding", tokens=[" b", 7])
+    line = ("writes", TEXT, "--head", "L3H3", "--source", "embedding", "--token", " b", "--token", "7", *CODE)
+    ran = run(*line, "--save", "w.csv")
+    assert ran.code == 0 and ran.lines[: len(str(expected).splitlines())] == str(expected).splitlines()
+    assert "by weights, where it looks at" in ran.out and "source    the token's embedding" in ran.lines
+    promoted = [word for word, _ in expected.table(" b").promoted]
+    assert f"' b'            promotes    {', '.join(map(repr, promoted[:6]))}" in ran.out
+    assert list(pd.read_csv("w.csv")["position"]) == [row.position for row in expected.positions]
+    document = json.loads(run(*line, "--json").out)
+    assert document["copying"] == pytest.approx(expected.to_dict()["copying"], abs=1e-6)
+    assert [row["position"] for row in document["positions"]] == [row.position for row in expected.positions]
+    Path("texts.txt").write_text(f"{TEXT}\nx = y +", encoding="utf-8")
+    document = json.loads(run("writes", "--head", "L3H3", "--file", "texts.txt", "--lines", "--json", *CODE).out)
+    assert {row["text"] for row in document["positions"]} == {0, 1}
+
+
+def test_all_heads_are_listed_by_what_they_do(run):
+    every = writes_of(mh.load("tiny-code"))
+    ran = run("writes", *CODE)
+    assert ran.lines[0] == "tiny-code: what 32 heads write and look for, by their weights"
+    for does in ("suppresses", "promotes"):
+        chosen = [head for head, of in every.items() if of.does == does]
+        assert f"{does} the token it looks at: {len(chosen) or 'none'}" in ran.lines
+        assert all(f"  {head!s:<8}copying {every[head].copying.value:+.2f} (chance" in ran.out for head in chosen)
+    document = json.loads(run("writes", "--json", *CODE).out)
+    assert [row["head"] for row in document["heads"]] == [str(head) for head in every]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), [
+    ((TEXT,), ("a text is about one head, and none was named: give --head, as in --head L12H3",)),
+    (("--token", " b"), ("--token is about one head",)),
+    (("--save", "w.csv"), ("--save is about one head",)),
+    ((TEXT, "--head", "L9H9"), ("L9H9: tiny-code has layers 0-3",)),
+    ((TEXT, "--head", "L3H3", "--source", "words"), ("source='words' stands for no token: use one of token",)),
+    (("--head", "L3H3", "--token", " b and more"), ("the token ' b and more' has", "give a word of one token")),
+    (("--head", "L3H3", "--save", "f.gif"), ("--save",)),
+    (("--head", "what"), ("what",)),
+])  # fmt: skip
+def test_what_no_head_writes_is_one_line(run, arguments, parts):
+    assert_refused(run("writes", *CODE, *arguments), *parts)
 
 
 # ==================================================================================================== patch and circuit

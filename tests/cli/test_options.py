@@ -35,6 +35,7 @@ TAKING_A_DEVICE = [
     ("patch", *PAIR),
     ("circuit", *PAIR),
     ("attribute", TEXT, "--answer", "5"),
+    ("writes", TEXT, "--head", "L1H0"),
     ("prune", "L1", "--out", "smaller"),
     ("convert", "--kv-heads", "1", "--model", "tiny-code", "--out", "smaller"),
     ("heads", "import", "list.json", "--model", "tiny-code"),

@@ -1,12 +1,13 @@
-"""The commands of circuits: `patch`, which heads carry an answer; `circuit`, the fewest that keep it; `attribute`.
+"""The commands of circuits: `patch`, which heads carry an answer; `circuit`, the fewest heads that keep it.
 
 `manyheads attribute "text" --answer " word"`: what each head, feed-forward, embedding and bias adds to a logit.
+`manyheads writes --head L12H3 "text"`: what one head writes and looks for, in tokens.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,6 +16,7 @@ import typer
 from rich.text import Text
 
 from manyheads import circuits, corpora, figures
+from manyheads.circuits import writes as writing
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -32,15 +34,18 @@ from manyheads.cli.arguments import (
     TextWords,
     check_output,
     given_texts,
+    head_of,
     load_model,
     to_file,
 )
-from manyheads.cli.terminal.console import aligned, clean, hand_out, shortened
+from manyheads.cli.terminal.console import aligned, clean, emit_document, hand_out, print_whole, shortened
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import HeadError, StatisticError, TextError
+from manyheads.heads import Head
 
 if TYPE_CHECKING:
     from manyheads.circuits import Attribution, Circuit, KeyShare, Patching
+    from manyheads.circuits.writes import Writes
     from manyheads.models import LoadedModel
 
 
@@ -414,3 +419,124 @@ def attribution_lines(result: Attribution, texts: Source, head: str | None, keys
             lines.append(Text(f"  {place} {share.value:+9.3f}  (weight {share.weight:.2f})"))
     check = f"rows sum to {result.total.mean():.4f}, at most {result.error:.1g} from {result.notes['sum']}"
     return [*lines, Text(), Text(f"texts     {texts.origin}"), Text(f"check     {check}")]
+
+
+ON_TEXT_HELP = "A text, to see what it writes there; - reads it from stdin."
+HEAD_HELP = "The head, as L12H3. Default: all heads, by their weights."
+SOURCE_HELP = (
+    "What stands for a token where the head reads it: token (its embedding and the first feed-forward), embedding, or "
+    "prediction (the direction that raises its logit)."
+)
+OF_TOKEN_HELP = "Show what it writes where it looks at this token: a word (often with its blank) or an id; repeatable."
+LISTED_TOKENS = 6
+
+
+def writes(
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT", help="Also what it writes on this text; - reads it from stdin.", show_default=False
+        ),
+    ] = None,
+    head: Annotated[str | None, typer.Option("--head", metavar="HEAD", help=HEAD_HELP)] = None,
+    file: TextsFile = None,
+    lines: TextsAreLines = False,
+    model: ModelName = DEFAULT_MODEL,
+    source: Annotated[str, typer.Option("--source", metavar="NAME", help=SOURCE_HELP)] = "token",
+    token: Annotated[list[str] | None, typer.Option("--token", metavar="TOKEN", help=OF_TOKEN_HELP)] = None,
+    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    as_json: AsJson = False,
+    device: DeviceName = None,
+    dtype: DtypeName = None,
+) -> None:
+    """What a head writes and looks for, in tokens: by its weights, and on a text.
+
+    Whether it promotes or suppresses the token that it looks at, beside chance; where on the text it writes most.
+
+    For example: manyheads writes --head L24H4 "When Mary and John went to the store, John gave a drink to"
+    """
+    talk = ProgressLine()
+    check_output(save, "--save", TABLE_ENDINGS)
+    if head is not None:
+        Head.parse(head)
+    elif text or file is not None or token or save is not None:
+        option = "--token" if token else "--save" if save is not None else "a text"
+        raise HeadError(f"{option} is about one head, and none was named: give --head, as in --head L12H3.")
+    texts = given_texts(talk, text or [], file, lines, model) if text or file is not None else None
+    lm = load_model(talk, ModelChoice(model, device, dtype))
+    if head is None:
+        with talk.step("multiplying heads' matrices over the vocabulary") as progress:
+            every = writing.writes_of(lm, source=cast(Any, source), progress=progress)
+        document = {"loaded": lm.because, "heads": [of_head.to_dict() for of_head in every.values()]}
+        if as_json:
+            emit_document(document)
+        else:
+            print_whole(every_head_lines(lm, every))
+        return
+    name = head_of(lm, head)
+    # A token's id where digits were typed: a digit as a word is typed with its blank.
+    tokens = [int(word) if word.isdecimal() else word for word in token or ()]
+    with talk.step("multiplying the head's matrices over the vocabulary"):
+        result = writing.writes(
+            lm, name, None if texts is None else texts.given, source=cast(Any, source), tokens=tokens
+        )
+    origin = {} if texts is None else {"origin": texts.origin}
+    document = {**origin, "loaded": lm.because, **result.to_dict()}
+    hand_out(result, save, _no_picture, None, document if as_json else writes_lines(result, texts))
+
+
+def _no_picture(result: object, path: Path) -> None:
+    """What a head writes is words: nothing is drawn."""
+
+
+def writes_lines(result: Writes, texts: Source | None) -> list[Text]:
+    """What one head writes, where on the text, which tokens by weights, its directions, and what all that rests on."""
+    first, *rest = str(result).splitlines()
+    lines = [Text(clean(first), style="bold")]
+    # Each line by itself: what is cleaned loses its blanks at the left.
+    lines += [Text(" " * (len(line) - len(line.lstrip())) + clean(line)) for line in rest]
+    lines += [Text(), Text("by weights, where it looks at", style="bold")]
+    for table in result.tables:
+        for side, does in (("promoted", "promotes"), ("suppressed", "suppresses")):
+            words = ", ".join(repr(word) for word, _ in getattr(table, side)[:LISTED_TOKENS])
+            looks_at = clean(repr(table.token)) if side == "promoted" else ""
+            lines.append(Text(f"  {looks_at:<16}{does:<12}{clean(words)}"))
+    if result.directions:
+        title = "directions of its queries and keys on the text, as shares of the variance of its scores"
+        lines += [Text(), Text(title, style="bold")]
+        clear = [row for row in result.directions if row.share > row.chance]
+        if not clear:
+            largest = result.directions[0]
+            lines.append(
+                Text(f"  none: the first is {largest.share:.0%}, and of random rotations up to {largest.chance:.0%}")
+            )
+        for row in clear:
+            lines.append(Text(f"  {row.share:.0%} (of random rotations up to {row.chance:.0%})"))
+            for pole in row.poles:
+                queries, keys = (clean(", ".join(f'"{word}"' for word in words[:2])) for words in pole)
+                lines.append(Text(f"    queries like {queries} find keys like {keys}"))
+    rows = {} if texts is None else {"text": texts.origin}
+    rows |= {name: result.notes[name] for name in ("source", "read out", "matching", "left out")}
+    return [*lines, Text(), *(Text(f"{name:<10}{clean(words)}") for name, words in rows.items())]
+
+
+def every_head_lines(lm: LoadedModel, every: Mapping[Head, Writes]) -> list[Text]:
+    """The heads that promote or suppress the token they look at, and those that look for one, the clearest first."""
+    lines = [Text.assemble((clean(lm.name), "bold"), f": what {len(every)} heads write and look for, by their weights")]
+    for does in ("suppresses", "promotes"):
+        chosen = sorted((of for of in every.values() if of.does == does), key=lambda of: -abs(of.copying.value))
+        lines += [Text(), Text(f"{does} the token it looks at: {len(chosen) or 'none'}", style="bold")]
+        for of in chosen:
+            share = of.ranks.copies if does == "promotes" else of.ranks.suppresses
+            score = f"copying {of.copying.value:+.2f} (chance ±{2 * of.copying.chance:.2f})"
+            lines.append(
+                Text(f"  {of.head!s:<8}{score}   among the 5 most for {share:.0%} of {of.ranks.num_words} words")
+            )
+    for name in writing.MATCHING:
+        chosen = sorted((of for of in every.values() if of.looks_for == name), key=lambda of: -of.matching[name].value)
+        lines += [Text(), Text(f"could look for {name}: {len(chosen) or 'none'}", style="bold")]
+        shown = ", ".join(f"{of.head} {of.matching[name].value:.2f}" for of in chosen[:LISTED])
+        if chosen:
+            more = f" and {len(chosen) - LISTED} more: --json" if len(chosen) > LISTED else ""
+            lines.append(Text(f"  {shown}{more}"))
+    return lines

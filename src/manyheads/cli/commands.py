@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
-from manyheads.cli.circuits import attribute, circuit, patch
+from manyheads.cli.circuits import attribute, circuit, patch, writes
 from manyheads.cli.doctor import doctor
 from manyheads.cli.fetch import fetch
 from manyheads.cli.head.command import head
@@ -44,6 +44,7 @@ COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     circuit,
     attribute,
     why,
+    writes,
     prune,
     convert,
     heads,
@@ -97,6 +98,7 @@ GROUPS = {
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
 MORE = {
+    "writes": "Circuits",
     "merge": "Find out",
     "convert": "Change",
     "heads": "Change",

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from manyheads.base import Json, brief, html_table, one_of, plain
+from manyheads.base import Json, Progress, brief, html_table, one_of, plain
 from manyheads.circuits.attribution import token_of
 from manyheads.circuits.writes.from_weights import MOST, Circuits, Matching, Ranks, SiteCircuits, TraceShare, named
 from manyheads.circuits.writes.on_text import Position, ReadDirection, on_texts
@@ -44,6 +44,8 @@ SURE = 3.0  # deviations of chance
 CLEAR = 0.4  # a trace share nearer to 0 says nothing: among hundreds of heads, chance reaches it
 OFTEN = 0.05  # of the words: what a head does to fewer of them is no habit
 STRONGEST = 3  # positions
+NOTED = 0.05  # of an output: a key that gave less is not named in words
+NAMED = 4  # tokens at either end, in words
 
 
 class TokenTable(NamedTuple):
@@ -188,12 +190,13 @@ class Writes(NotIterated):
         looks = self.looks_for or ("neither of two things asked" if self.matching else "not asked")
         lines.append(f"  looks for: {looks}{f'; matching: {asked}' if asked else ''}")
         for row in self.strongest:
-            keys = ", ".join(f"{key.token!r} ({key.position}) {key.value:.2f}" for key in row.keys)
+            heard = [key for key in row.keys if abs(key.value) >= NOTED] or row.keys[:1]
+            keys = ", ".join(f"{key.token!r} ({key.position}) {key.value:.2f}" for key in heard)
             lines.append(
                 f"  at {row.token!r} ({row.position}): {row.of_layer:.2f} of its layer's length, {row.along:.2f} along "
                 f"it, {row.of_stream:.2f} of the stream; from {keys}"
             )
-            lines.append(f"    promotes {_words(row.promoted[:5])}; suppresses {_words(row.suppressed[:5])}")
+            lines.append(f"    promotes {_words(row.promoted[:NAMED])}; suppresses {_words(row.suppressed[:NAMED])}")
         return "\n".join(lines)
 
     def _habit(self) -> str:
@@ -257,9 +260,17 @@ def writes(
 
 
 def writes_of(
-    lm: LoadedModel, heads: HeadsLike | None = None, *, source: Source = "token", tokens: Sequence[str | int] = ()
+    lm: LoadedModel,
+    heads: HeadsLike | None = None,
+    *,
+    source: Source = "token",
+    tokens: Sequence[str | int] = (),
+    progress: Progress | None = None,
 ) -> dict[Head, Writes]:
-    """The same of many heads (None: of all), by their weights alone; arguments and errors as for `writes`."""
+    """The same of many heads (None: of all), by their weights alone; arguments and errors as for `writes`.
+
+    `progress`: called with the number of heads that are done, and of all.
+    """
     require_loaded(lm)
     one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
     chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
@@ -274,6 +285,8 @@ def writes_of(
         shared = circuits.shared
         for head in of_site:
             result[head] = _by_weights(lm, circuits, head, source, ids)
+            if progress is not None:
+                progress(len(result), len(chosen))
     return {head: result[head] for head in chosen}
 
 
