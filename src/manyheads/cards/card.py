@@ -23,8 +23,8 @@ SIGNED = {"nats a token": "+.2g", "1 - cosine": "+.2g", "log-odds": "+.2f", "-1 
 class Fact:
     """One line of a section: `value` in `unit` ("share", "nats", "z" ...), with what chance gives, and words.
 
-    `low` to `high`: the 95 % interval. `head`: another head that the line is about. `command`: where it is not the section's. None: not known, or no number.
-    `mark`: a word on how it stands ("holds", "not above chance"), "" where that is no question.
+    `low` to `high`: the 95 % interval. `mark`: a word on how it stands ("holds", "stands out"), "" where that is no
+    question. `head`: another head that the line is about. `command`: where it is not the section's.
     """
 
     label: str

@@ -1,7 +1,7 @@
 """`cards`: a card for every head of a model, or for some, from what `measured.py` has of all.
 
-Sections whose numbers a model cannot give stay without facts, and say why. Commands are those of the command line; where
-there is none, a line of Python after the three of `PRELUDE`.
+Sections whose numbers a model cannot give stay without facts, and say why. Commands are those of the command line;
+where there is none, a line of Python after those of `prelude_of`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 from manyheads.base import Progress, first_line, plural
 from manyheads.cards.card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.measured import TEXTS, Measured, is_on_words
+from manyheads.cards.remembered import folder_of, remembered
+from manyheads.cards.remembered import remember as store
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
 from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
@@ -59,6 +61,7 @@ def cards(
     lm: LoadedModel,
     heads: HeadsLike = "all",
     *,
+    remember: bool = True,
     on_step: Callable[[str], Progress | None] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Card, ...]:
@@ -66,6 +69,7 @@ def cards(
 
     - `lm`: a loaded model.
     - `heads`: as in a plan ("L12H3", "L3, L5H1"); "all": every head.
+    - `remember`: whether cards of an earlier run will do, and these are stored for the next.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
     - `progress`: called with cards made, and how many there are.
@@ -79,13 +83,16 @@ def cards(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
     chosen = lm.spec.heads.heads if heads == "all" else lm.spec.select(heads).heads
-    measured = Measured(lm, chosen, on_step or (lambda _: None))
-    made: list[Card] = []
-    for head in chosen:
-        made.append(card_of(measured, head))
+    folder = folder_of(lm) if remember else None
+    made = {} if folder is None else remembered(folder, chosen)
+    missing = [head for head in chosen if head not in made]
+    measured = Measured(lm, missing, on_step or (lambda _: None))
+    for head in missing:
+        card = card_of(measured, head)
+        made[head] = card if folder is None else store(folder, card)
         if progress is not None:
             progress(len(made), len(chosen))
-    return tuple(made)
+    return tuple(made[head] for head in chosen)
 
 
 def card_of(measured: Measured, head: Head) -> Card:
@@ -134,14 +141,13 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     shown, mean = measured.shown(head)
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
-    what = "does most of what its label says" if is_on_words(role) else "looks most at words beside itself and the sinks"
+    what = (
+        "does most of what its label says" if is_on_words(role) else "looks most at words beside itself and the sinks"
+    )
     for one in shown:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
-        thousandths = [
-            tuple(round(value * 1000) for value in row[: int(row.nonzero().max()) + 1 if bool(row.any()) else 0].tolist())
-            for row in weights
-        ]
+        thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
         words = f"of {plural(len(measured.pool_texts), 'short text')} one on which it {what}: {one.share:.0%}, "
         out.append(
@@ -153,8 +159,19 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     return tuple(out)
 
 
+def _thousandths(row: Sequence[float]) -> tuple[int, ...]:
+    """A row of a map as it is stored: without the zeros behind its last weight."""
+    values = [round(1000 * weight) for weight in row]
+    while values and not values[-1]:
+        values.pop()
+    return tuple(values)
+
+
 def quoted(text: str) -> str:
-    """The text as a shell takes it."""
+    """The text as a shell takes it, on one line."""
+    if not text.isprintable():
+        # bash and zsh read \\n within $'...'
+        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
     return f'"{text}"' if not set(text) & set('"\\$`!\n') else "'" + text.replace("'", "'\\''") + "'"
 
 
@@ -169,7 +186,7 @@ def _looks(measured: Measured, head: Head) -> Section:
     lines = [*holding, *sorted(others, key=lambda claim: -claim.tested)][:LINES]
     texts = f"{roles.table.sums.num_texts:,} texts; figures are of the half on which no head was chosen"
     command = f"manyheads roles --save claims.csv --model {measured.lm.name}"
-    count = f"{len(holding)} of {len(claims)} questions are answered by it; the other lines are the usual questions"
+    count = f"it is an answer to {len(holding)} of {len(claims)} questions; the other lines are the usual questions"
     return _section("looks", [claim_fact(claim) for claim in lines], command, f"{count}. {texts}")
 
 
@@ -195,7 +212,7 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
             rivals = "at the rivals; " if row.at_rivals is not None and row.at_rivals > row.share / 2 else ""
             facts.append(
                 Fact(f"{side}: {row.writer}", rounded(row.share), "log-odds",
-                     words=f"{looks}{rivals}without it the weight were {row.without:.2f}",
+                     words=f"{looks}{rivals}without it the weight would be {row.without:.2f}",
                      head=row.writer if row.kind == "head" else "")
             )  # fmt: skip
     note = "each side's shares add up to what was written; a share is of this weight, with norms held"
@@ -218,21 +235,26 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
     words += f"; among the five most {side} for {share:.0%} of {ranks.num_words} words"
     facts = [Fact("copying, by its weights", rounded(copying.value), "-1 to 1", words=words)]
     facts += [
-        Fact(f"looks for {name}", rounded(of.value), "-1 to 1", words=f"by its weights; chance within {2 * of.chance:.2f}")
+        Fact(
+            f"looks for {name}",
+            rounded(of.value),
+            "-1 to 1",
+            words=f"by its weights; chance within {2 * of.chance:.2f}",
+        )
         for name, of in result.matching.items()
     ]
     facts += [
-        Fact(f"of {table.token.strip() or table.token!r}", words=f"promotes {_listed(table.promoted)}; suppresses {_listed(table.suppressed)}")
+        Fact(f"of {shown(table.token)}", words=_written(table.promoted, table.suppressed))
         for table in result.tables[:EXAMPLES]
     ]
     for row in result.strongest:
-        keys = ", ".join(f"{key.token.strip()} ({key.position})" for key in row.keys[:2])
-        facts.append(
-            Fact(f"at {row.token.strip() or row.token!r} ({row.position}) of the first text", rounded(row.of_layer), "of its layer",
-                 words=f"from {keys}: promotes {_listed(row.promoted)}; suppresses {_listed(row.suppressed)}")
-        )  # fmt: skip
-    chance = f"copying by chance within {2 * copying.chance:.2f}"
-    note = f"{chance}; by weights, a token is {result.notes.get('source', 'its row of the table')}; on the text, the length of its output over its layer's"
+        keys = ", ".join(f"{shown(key.token)} ({key.position})" for key in row.keys[:2])
+        words = f"from {keys}: {_written(row.promoted, row.suppressed)}"
+        label = f"at {shown(row.token)} ({row.position})"
+        facts.append(Fact(label, rounded(row.of_layer), "of its layer", words=words))
+    note = f"copying: {within(copying.chance)}; of a token, by weights: {result.notes['source']}"
+    if result.positions:
+        note += "; at a token of the first text above: the length of its output over that of its layer's"
     clause = None
     if does in habit:
         known = replace(facts[0], label=f"{does} the token that it looks at", command=f"mh.writes(lm, {str(head)!r})")
@@ -247,8 +269,19 @@ def tokens_in(fact: Fact) -> list[str]:
     return [word for word in fact.words.replace(";", " ").split() if word not in ("from", "promotes", "suppresses")]
 
 
-def _listed(pairs: Sequence[tuple[str, float]]) -> str:
-    return " ".join(token.strip() or repr(token) for token, _ in pairs[:TOKENS])
+def _written(promoted: Sequence[tuple[str, float]], suppressed: Sequence[tuple[str, float]]) -> str:
+    up, down = (" ".join(shown(token) for token, _ in side[:TOKENS]) for side in (promoted, suppressed))
+    return f"promotes {up}; suppresses {down}"
+
+
+def shown(token: str) -> str:
+    """A token without its blanks; one of white space alone as it is."""
+    return token.strip() or token
+
+
+def within(deviation: float) -> str:
+    """Two standard deviations of chance, in words."""
+    return f"chance within {2 * deviation:.2f}"
 
 
 def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:

@@ -28,7 +28,7 @@ from manyheads.interventions.effects import CONTROLS, random_plans
 from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.recording import Recording
-from manyheads.roles import HeadRole, PageLabels, Roles, find_roles, label_page, rule_of
+from manyheads.roles import HeadRole, PageLabels, Roles, find_roles, label_page
 from manyheads.roles.compare import HeadFamilies, head_families
 from manyheads.roles.probes import Probe, ask_probes
 from manyheads.spec import CROSS
@@ -44,7 +44,10 @@ T = TypeVar("T")
 
 
 class Loss(NamedTuple):
-    """What is lost without a head, in `unit`; `level` and `words`: the verdict of `manyheads ablate`."""
+    """What is lost without a head, in `unit`; `level` and `words`: the verdict of `manyheads ablate`.
+
+    `rank`: its place among all `of` heads, 1 the largest loss; 0 where not all were left out.
+    """
 
     change: float
     low: float | None
@@ -168,7 +171,7 @@ class Measured:
             )  # fmt: skip
             unit = metric.unit or ("1 - cosine" if metric.name == "cosine" else metric.name)
             judged = verdict(outcome)
-            rank = order.index(head) + 1
+            rank = order.index(head) + 1 if len(order) == len(spec.heads) else 0
             losses[head] = Loss(means[head], low, high, unit, judged.level, judged.words, rank, len(order))
         return losses
 

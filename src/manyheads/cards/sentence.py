@@ -21,7 +21,7 @@ from typing import NamedTuple
 from manyheads.cards.card import Fact, rounded
 from manyheads.cards.measured import Loss, Measured
 from manyheads.heads import Head
-from manyheads.roles import Claim, HeadRole, rule_of
+from manyheads.roles import Claim, HeadRole, failing, rule_of
 from manyheads.roles.words import UNLABELLED, figure
 
 BESIDES = 2  # clauses beside the label
@@ -53,9 +53,9 @@ class Clause(NamedTuple):
 def clauses_of(measured: Measured, head: Head, wrote: Clause | None) -> list[Clause]:
     """The clauses of a head's sentence, by the rules; none where nothing could be asked. `wrote`: that of rule 3."""
     role = None if measured.labels is None else measured.labels.role_of(head)
-    out = [] if role is None else [label_clause(measured, role)]
-    taken = "" if role is None else role.name
-    out += list(_besides(measured, head, taken))[:BESIDES]
+    besides = list(_besides(measured, head, "" if role is None else role.name))[:BESIDES]
+    out = [] if role is None else [label_clause(measured, role, bool(besides))]
+    out += besides
     if wrote is not None:
         out.append(wrote)
     if (loss := measured.losses.get(head)) is not None:
@@ -68,13 +68,12 @@ def sentence_of(clauses: Sequence[Clause], without: str) -> str:
     words = [clause.words for clause in clauses if clause.words]
     if not words:
         return f"{without.removesuffix('.')}."
-    first, *others = words
-    sentence = "; ".join([first, *others])
+    sentence = "; ".join(words).replace("but; ", "but it ").replace("; and ", ", and ")
     return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
-def label_clause(measured: Measured, role: HeadRole) -> Clause:
-    """Rule 1."""
+def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
+    """Rule 1. `has_more`: whether clauses of rule 2 follow."""
     evidence, lm = role.evidence, measured.lm
     command = f"manyheads look --all --model {lm.name}"
     label = "no role" if role.name == UNLABELLED else role.name
@@ -85,18 +84,30 @@ def label_clause(measured: Measured, role: HeadRole) -> Clause:
     )  # fmt: skip
     share = figure(evidence.score, "share")
     if role.name == UNLABELLED:
-        asked = 0 if measured.roles is None else len(measured.roles.answerable)
-        return Clause(f"no one thing: of {asked} questions asked of texts, none is answered by it well enough", fact)
+        return Clause("no one thing on ordinary texts, but" if has_more else _nothing(measured, role.head), fact)
     if role.name == "broad":
-        return Clause(f"reads everything a little ({evidence.score / evidence.chance:.0%} of the evenest entropy)", fact)
+        return Clause(
+            f"reads everything a little ({evidence.score / evidence.chance:.0%} of the evenest entropy)", fact
+        )
     if role.name.startswith("sink"):
         return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
-    saying = rule_of(evidence.statistic).saying
+    saying, chance = rule_of(evidence.statistic).saying, figure(evidence.chance, "share")
     if evidence.score >= OFTEN:
         often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
-        return Clause(f"{often} at {saying} ({share} of its attention, {figure(evidence.chance, 'share')} by chance)", fact)
+        return Clause(f"{often} at {saying} ({share} of its attention, {chance} by chance)", fact)
     of_rest = f", {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
     return Clause(f"looks more than chance at {saying} ({share} of its attention{of_rest})", fact)
+
+
+def _nothing(measured: Measured, head: Head) -> str:
+    """What is said of a head without a label of which no claim goes far enough."""
+    if measured.roles is None:
+        return "no one thing on ordinary texts"
+    claims = [claim for claim in measured.roles.claims[measured.roles.head_place(head)] if claim.num_queries]
+    holding = sum(claim.holds for claim in claims)
+    if holding:
+        return f"no one thing: it is an answer to {holding} of {len(claims)} questions, and to none by much"
+    return f"no one thing: it is an answer to none of {len(claims)} questions"
 
 
 def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
@@ -132,10 +143,11 @@ def claim_clause(claim: Claim, model: str) -> Clause:
 
 
 def claim_fact(claim: Claim, command: str = "") -> Fact:
-    """A claim as a line of a table."""
+    """A claim as a line of a table, with what it misses where it does not hold."""
     return Fact(
         claim.role, rounded(claim.tested), "share", rounded(claim.chance), rounded(claim.low), rounded(claim.high),
-        mark="holds" if claim.holds else "does not hold", command=command,
+        mark="holds" if claim.holds else "does not hold",
+        words="holds" if claim.holds else f"does not hold: {', '.join(failing(claim))}", command=command,
     )  # fmt: skip
 
 
@@ -156,9 +168,8 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
 
 def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
     """What is lost, as a line of a table."""
+    place = f" Place {loss.rank} of {loss.of}." if loss.rank else ""
     return Fact(
         "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
-        words=f"{loss.words} Place {loss.rank} of {loss.of}.", command=f"manyheads ablate {head} --model {measured.lm.name}",
+        words=f"{loss.words}{place}", command=f"manyheads ablate {head} --model {measured.lm.name}",
     )  # fmt: skip
-
-

@@ -77,7 +77,8 @@ class Style(NamedTuple):
 def write_cards(folder: str | os.PathLike[str], cards: Sequence[Card], *, title: str = "") -> str:
     """Write cards, of one model or several, as a static site. Returns in words what it holds.
 
-    - `folder`: written whole or not at all; an existing one is replaced only if it is empty or an earlier site of cards.
+    - `folder`: written whole or not at all; an existing one is replaced only if it is empty, or an earlier site of
+      cards.
     - `cards`: in the order in which they are to stand.
     - `title`: of the first page.
 
@@ -93,22 +94,21 @@ def write_cards(folder: str | os.PathLike[str], cards: Sequence[Card], *, title:
     models = names_of(cards)
     title = title or f"The heads of {few(models)}"
     shared = {"policy": POLICY, "version": __version__, "title": title, "caveat": CAVEAT}
-    addresses = {(card.model, str(card.head)): f"{name_of(card)}.html" for card in cards}
+    addresses = {key_of(card): f"{name_of(card)}.html" for card in cards}
     with replacing_folder(folder, INSIDE, None, OURS, MARK) as place:
         (place / INSIDE).mkdir()
         for number, card in enumerate(cards):
-            same = [other for other in (number - 1, number + 1) if 0 <= other < len(cards)]
-            beside = {other - number: f"{name_of(cards[other])}.html" for other in same if cards[other].model == card.model}
+            before, after = ("" if other is None else addresses[key_of(other)] for other in _beside(cards, number))
             page = pages.get_template("card.html").render(
                 **shared, root="../", card=card, slug=slug(card.model), style=style_of(card.role),
-                before=beside.get(-1, ""), after=beside.get(1, ""), maps=[map_of(one) for one in card.maps],
-                maps_note="Each is chosen as one on which the head does most of it: they show what it is like, not how often.",
+                before=before, after=after, maps=[map_of(one) for one in card.maps],
+                maps_note="Each was chosen as one on which the head does much of it: they do not show how often.",
                 sections=[section_of(section, card, addresses) for section in card.sections],
             )  # fmt: skip
-            (place / INSIDE / addresses[card.model, str(card.head)]).write_text(page, encoding="utf-8")
+            (place / INSIDE / addresses[key_of(card)]).write_text(page, encoding="utf-8")
         lead = (
-            "One card a head: what it is in one sentence, by rules from texts on which it was not chosen; where it looks, "
-            "why, what it writes, whom it reads, what is lost without it; and the command of every number."
+            "One card a head: what it is in one sentence, by rules from texts on which it was not chosen; where it "
+            "looks, why, what it writes, whom it listens to, what is lost without it; and the command of every number."
         )
         index = pages.get_template("index.html").render(
             **shared, root="", lead=lead, effects=list(EFFECTS.items()),
@@ -138,6 +138,21 @@ def slug(name: str) -> str:
 def name_of(card: Card) -> str:
     """The name of a card's page, without its ending."""
     return f"{slug(card.model)}-{slug(str(card.head))}"
+
+
+def key_of(card: Card) -> tuple[str, str]:
+    """A card's model and head."""
+    return card.model, str(card.head)
+
+
+def _beside(cards: Sequence[Card], number: int) -> tuple[Card | None, Card | None]:
+    """The cards before and after one, of the same model."""
+    before, after = (cards[place] if 0 <= place < len(cards) else None for place in (number - 1, number + 1))
+    model = cards[number].model
+    return (
+        before if before is not None and before.model == model else None,
+        after if after is not None and after.model == model else None,
+    )
 
 
 def style_of(role: str) -> str:
@@ -202,7 +217,7 @@ def model_of(cards: Sequence[Card], addresses: dict[tuple[str, str], str]) -> di
         loss = card.loss or 0.0
         size = round(BARS * (max(0.0, loss) / largest) ** 0.5) if largest > 0 else 0
         lost = card["lost"].facts
-        address = f"{INSIDE}/{addresses[name, str(card.head)]}"
+        address = f"{INSIDE}/{addresses[key_of(card)]}"
         about: dict[str, object] = {"id": name_of(card), "address": address, "style": style_of(card.role)}
         cell = about | {"letter": letter_of(card.role), "size": size, "label": f"{card.head}, {card.role}"}
         layer = f"{card.head.stack} {card.head.layer}".strip()
@@ -215,10 +230,12 @@ def model_of(cards: Sequence[Card], addresses: dict[tuple[str, str], str]) -> di
         )  # fmt: skip
     roles = Counter(group_of(card.role) for card in cards)
     legend = [
-        {"style": style_of(group), "letter": letter_of(group), "words": f"{group}: {words_of(group)}" , "count": count}
+        {"style": style_of(group), "letter": letter_of(group), "words": f"{group}: {words_of(group)}", "count": count}
         for group, count in roles.most_common()
     ]
-    facts = f"{plural(len(cards), 'head')} in {plural(len(layers), 'layer')}. Cells that touch share their keys and values."
+    facts = f"{plural(len(cards), 'head')} in {plural(len(layers), 'layer')}, a row a layer."
+    if len(cards) > sum(map(len, layers.values())):
+        facts += " Heads that stand together share their keys and values."
     return {
         "name": name, "slug": slug(name), "facts": facts, "legend": legend, "entries": entries,
         "layers": [{"name": layer, "groups": list(groups.values())} for layer, groups in layers.items()],

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
+from manyheads.cli.cards import card
 from manyheads.cli.circuits import attribute, circuit, patch, writes
 from manyheads.cli.doctor import doctor
 from manyheads.cli.fetch import fetch
@@ -33,6 +34,7 @@ from manyheads.cli.why import why
 COMMANDS: tuple[Callable[..., Any] | str, ...] = (
     look,
     head,
+    card,
     roles,
     stats,
     merge,
@@ -70,6 +72,7 @@ GROUPS = {
     "Look": (
         ("look", 'every head; on your text: look "any text"'),
         (f'head {FINDING[0]} "any text"', "one head: where each word looks"),
+        (f"card {FINDING[0]}", "what it is in one sentence, and all that is known"),
         ("studio", "the same as a page, with experiments and more"),
     ),
     "Find out": (

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from manyheads import cards as head_cards
 from manyheads import studio as local_page
 from manyheads.cli import start
 from manyheads.cli.arguments import (
@@ -26,9 +27,10 @@ from manyheads.cli.arguments import (
     label_heads,
     load_model,
 )
+from manyheads.cli.cards import make_cards
 from manyheads.cli.terminal.console import emit, emit_document
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import ModelError, RecordingError, TextError
+from manyheads.errors import FileAccessError, ModelError, RecordingError, TextError
 
 RECORDINGS_HELP = "Recordings (.heads), watched trainings (heads.parquet), or folders with these or models."
 MODEL_HELP = "Also offer this model: a folder or a hub name."
@@ -120,17 +122,20 @@ def open_studio(
 
 
 SITE_HELP = "The folder to write: new, empty, or an earlier site, which is replaced."
+CARDS_HELP = "Instead of recordings, a card for every head of this model; may be repeated."
 
 
 def publish(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help=SITE_HELP)],
+    folder: Annotated[Path | None, typer.Argument(metavar="FOLDER", help=SITE_HELP, show_default=False)] = None,
     recordings: Annotated[list[Path] | None, typer.Argument(metavar="RECORDINGS", help="Files (.heads).")] = None,
     text: Annotated[
         list[str] | None, typer.Option("--text", metavar="TEXT", help="A text to record; may be repeated.")
     ] = None,
-    title: Annotated[str, typer.Option("--title", metavar="WORDS", help="The title of the index.")] = (
-        "Attention, head by head"
-    ),
+    cards: Annotated[list[str] | None, typer.Option("--cards", metavar="MODEL", help=CARDS_HELP)] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="FOLDER, said as an option.")] = None,
+    title: Annotated[
+        str | None, typer.Option("--title", metavar="WORDS", help="The title of the index.", show_default=False)
+    ] = None,
     exact: Annotated[
         bool, typer.Option("--exact", help="Store q, k and lse in the pages, so that they compute any cell.")
     ] = False,
@@ -145,8 +150,22 @@ def publish(
     An earlier site in FOLDER is replaced as a whole, not added to. Recordings of the chosen model have its roles; those
     of others are shown without.
 
+    With --cards: a card for every head of the models named, an index with a picture of each model and a search. The
+    three bundled models together take some 20 minutes of a processor.
+
     For example: manyheads publish site/ novel.heads --text "The cat sat on the mat."
     """
+    if (folder is None) == (out is None):
+        given = "none was given" if folder is None else f"{folder} and --out {out} were given"
+        raise FileAccessError(f"publish writes one folder, and {given}: name it once, as in manyheads publish site/.")
+    folder = out if folder is None else folder
+    assert folder is not None
+    if cards:
+        if recordings or text or exact:
+            other = str(recordings[0]) if recordings else "--text" if text else "--exact"
+            raise RecordingError(f"--cards makes a site of cards alone, and {other} was given: publish that by itself.")
+        publish_cards(folder, cards, title or "", as_json, not no_cache, device, dtype)
+        return
     if find_spec("fastapi") is None:
         raise ModelError('publish needs the studio: pip install "manyheads[studio]".')
     if not recordings and not text:
@@ -164,9 +183,30 @@ def publish(
             lm=lm,
             labels={lm.name: labels} if labels.roles else {},
             exact=exact,
-            title=title,
+            title=title or "Attention, head by head",
             progress=lambda _, done, total: progress(done, total),
         )
+    if as_json:
+        emit_document({"folder": str(folder), "written": words, "open": "index.html"})
+        return
+    emit(f"Wrote {folder}: {words}")
+    emit(f"Look at it:  python -m http.server -d {folder}")
+
+
+def publish_cards(
+    folder: Path, names: list[str], title: str, as_json: bool, remember: bool, device: str | None, dtype: str | None
+) -> None:
+    """`publish --cards`: the cards of one model after another, then the site. Each argument as of `publish`."""
+    if len(set(names)) < len(names):
+        raise ModelError(f"--cards {' --cards '.join(names)}: a model is named twice. Name each once.")
+    # Before a model is loaded: a mistyped path is no reason to wait.
+    head_cards.require_writable(folder)
+    talk = ProgressLine()
+    made: list[head_cards.Card] = []
+    for name in names:
+        made += make_cards(talk, load_model(talk, ModelChoice(name, device, dtype)), remember=remember)
+    with talk.step(f"writing {folder.name}"):
+        words = head_cards.write_cards(folder, made, title=title)
     if as_json:
         emit_document({"folder": str(folder), "written": words, "open": "index.html"})
         return
