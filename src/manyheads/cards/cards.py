@@ -62,6 +62,7 @@ def cards(
     heads: HeadsLike = "all",
     *,
     remember: bool = True,
+    measured: Measured | None = None,
     on_step: Callable[[str], Progress | None] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Card, ...]:
@@ -70,6 +71,8 @@ def cards(
     - `lm`: a loaded model.
     - `heads`: as in a plan ("L12H3", "L3, L5H1"); "all": every head.
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
+    - `measured`: of an earlier call for other heads of this model, whose shared measurements it holds, and which it
+      fills: `Measured(lm)` at first.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
     - `progress`: called with cards made, and how many there are.
@@ -86,7 +89,7 @@ def cards(
     folder = folder_of(lm) if remember else None
     made = {} if folder is None else remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
-    measured = Measured(lm, missing, on_step or (lambda _: None))
+    measured = (Measured(lm) if measured is None else measured).turn_to(missing, on_step or (lambda _: None))
     for head in missing:
         card = card_of(measured, head)
         made[head] = card if folder is None else store(folder, card)
