@@ -120,32 +120,37 @@ def _writer(row: WriterShare) -> WhyWriter:
 
 def sentence_of(answer: Why) -> str:
     """The weight, and whom it is owed to: the writer with the largest share on either side."""
-    begin, end = _quoted(answer.from_token), _quoted(answer.to_token)
+    is_same = answer.from_token.position == answer.to_token.position
+    apart = not is_same and answer.from_token.token.strip() == answer.to_token.token.strip()
+    begin, end = (_quoted(token, apart) for token in (answer.from_token, answer.to_token))
     if answer.weight < NO_STORY:
         return f"{answer.head} does not look from {begin} to {end}: a weight of {percent(answer.weight)} is no story."
     rather = "" if answer.against is None else f" rather than at {_quoted(answer.against)}"
-    what = f"{begin} looks at {end}{rather}"
-    if answer.from_token.position == answer.to_token.position:
-        what = f"{begin} looks at itself{rather}"
-    owed: list[str] = []
-    for table, token in ((answer.query, answer.from_token), (answer.key, answer.to_token)):
+    what = f"{begin} looks at {'itself' if is_same else end}{rather}"
+    owed: dict[str, str] = {}  # place -> writer
+    for table, place in ((answer.query, begin), (answer.key, end)):
         top = max(table, key=lambda row: row.share)
         if top.share < LEAST:
             continue
-        at_rivals = top.at_rivals is not None and top.at_rivals > top.share / 2
-        place = "" if not at_rivals else "the other keys, against them" if answer.against is None else "its rival"
-        owed.append(f"{_name(top)} wrote at {place or _quoted(token)}")
+        if top.at_rivals is not None and top.at_rivals > top.share / 2:
+            place = "the other keys, against them" if answer.against is None else "its rival, against it"
+        owed[place] = (
+            _name(top) if place not in owed or owed[place] == _name(top) else f"{owed[place]} and {_name(top)}"
+        )
     if not owed:
         return f"{what}, and no one writer stands out."
-    return f"{what} for what {' and '.join(owed)}."
+    if len(owed) == 2 and len(set(owed.values())) == 1 and list(owed) == [begin, end]:
+        return f"{what} for what {owed[begin]} wrote at both."
+    return f"{what} for what {' and '.join(f'{writer} wrote at {place}' for place, writer in owed.items())}."
 
 
 def _name(row: WriterShare) -> str:
     return row.writer if row.kind == "head" else f"the {row.writer}"
 
 
-def _quoted(place: Place | Look) -> str:
-    return f"“{place.token.strip() or place.token}”"
+def _quoted(place: Place | Look, with_position: bool = False) -> str:
+    word = f"“{place.token.strip() or place.token}”"
+    return f"{word} ({place.position})" if with_position else word
 
 
 def _command(opened: Opened, lm: LoadedModel, head: str, query: int, key: int, against: Against, text: int) -> str:
