@@ -3,6 +3,9 @@
 `python -m benchmarks.studio` starts the real server with the bundled model loaded, opens the page in headless Chromium
 with an empty profile, and asks for tiles from within the page, nothing cached. Beside it, BertViz's page of the same
 model and text, made by its own package in a process of its own.
+
+`python -m benchmarks.studio --scenes` plays every scene for some seconds instead, and opens each bundled model's own
+sentence in a fresh browser: frames a second, script a frame, seconds to the first view, and the load of the machine.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -27,7 +31,7 @@ import torch
 
 import manyheads as mh
 from benchmarks.serving import port_of, serving
-from manyheads.corpora import page_texts
+from manyheads.corpora import page_texts, reading_of
 from tests.studio.chromium import ARGUMENTS, MISSING, find_chromium
 from tests.studio.serving import Studio
 
@@ -48,6 +52,35 @@ page = model_view(maps, tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]),
 taken, tokens = time.perf_counter() - begun, inputs["input_ids"].shape[1]
 print(json.dumps({"tokens": tokens, "seconds": taken, "bytes": len(page.encode())}))
 """
+SENTENCES = {name: reading_of(name).sentence for name in ("minilm", "smollm2")}
+SCENES = {
+    "word": ("minilm", "head/L3H1?pin=10&play=word"),
+    "layer": ("minilm", "head/L3H1?pin=10&play=layer&show=layer"),
+    "swap": ("minilm", "head/L3H1?pin=10&play=swap&swap=13:wide"),
+    "pass": ("minilm", "head/L3H1?pin=10&play=pass"),
+    "alike": ("minilm", "experiment"),
+    "birth": ("minilm", "learn?lesson=birth"),
+    "word of smollm2": ("smollm2", "head/L24H4?pin=14&play=word"),
+    "layer of smollm2": ("smollm2", "head/L24H4?pin=14&play=layer&show=layer"),
+    "pass of smollm2": ("smollm2", "head/L24H4?pin=14&play=pass"),
+}
+READY = "() => document.querySelector('[data-testid=play-stage]')?.player?.stage.width > 0"
+# Plays from the start for so many seconds: how many frames the browser drew, and the script of 200 frames, in ms.
+PLAY = """async (seconds) => {
+  const { player } = document.querySelector("[data-testid=play-stage]");
+  player.seek(0);
+  const button = document.querySelector("[data-testid=play-button]");
+  if (button.getAttribute("aria-label") === "Play") button.click();
+  await new Promise(requestAnimationFrame);
+  const begun = performance.now();
+  let frames = 0;
+  let now = begun;
+  while (now - begun < 1000 * seconds && player.t < player.scene.end) {
+    now = await new Promise(requestAnimationFrame);
+    frames += 1;
+  }
+  return { frames_per_second: (1000 * frames) / (now - begun), script: player.cost(200) };
+}"""
 TIME_TILES = """
 async (paths) => {
   const taken = [];
@@ -173,11 +206,57 @@ def served(folder: Path, text: str, rounds: int) -> dict[str, Any]:
     }
 
 
+def scenes(folder: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    """Every scene as it plays at 1440 x 900, and the first view of each model's own sentence."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = find_chromium()
+    if chromium is None:
+        raise SystemExit(MISSING)
+    played: dict[str, Any] = {}
+    with serving(said=folder / "said.txt") as (_, address), sync_playwright() as playwright:
+        address = address.partition("#")[0]
+        launch = partial(playwright.chromium.launch, executable_path=chromium, args=ARGUMENTS)
+        studio = Studio(None, port_of(address))  # type: ignore[arg-type]
+        for name, sentence in SENTENCES.items():  # models are loaded, and sentences read, before anything is timed
+            studio.open(sentence, name)
+        views = {
+            name: spread([first_view(launch, address + shown)["seconds"] for _ in range(rounds)])
+            for name, sentence in SENTENCES.items()
+            for shown in [f"#/atlas?model={name}&text={quote(sentence)}"]
+        }
+        browser = launch()
+        for name, (model, place) in SCENES.items():
+            page = browser.new_page(viewport={"width": 1440, "height": 900})
+            page.set_default_timeout(120_000)
+            text = f"model={model}&text={quote(SENTENCES[model])}"
+            page.goto(f"{address}#/{place}{'&' if '?' in place else '?'}{text}")
+            if name == "alike":
+                page.get_by_test_id("scene-same").click()
+            page.wait_for_function(READY)
+            page.get_by_test_id("player").evaluate("player => player.scrollIntoView({ block: 'center' })")
+            page.wait_for_timeout(500)
+            seen = page.evaluate(PLAY, seconds)
+            script = sorted(seen["script"])
+            played[name] = {
+                "frames_per_second": round(seen["frames_per_second"], 1),
+                "script_ms": {"median": statistics.median(script), "p95": script[int(0.95 * len(script))]},
+            }
+            page.close()
+        browser.close()
+    return {"load": os.getloadavg()[0], "first_view_seconds": views, "scenes": played}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without-bertviz", action="store_true")
+    parser.add_argument("--scenes", action="store_true")
     asked = parser.parse_args()
+    if asked.scenes:
+        with tempfile.TemporaryDirectory() as place:
+            print(json.dumps(scenes(Path(place), 6.0, asked.rounds)))
+        return
     from manyheads.studio import write_report
 
     lm = mh.load("minilm")

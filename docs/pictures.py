@@ -131,20 +131,21 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         for result in [json.loads(path.read_text(encoding="utf-8"))]
     ),
     "The studio": tuple(
-        Picture(f"studio/{name}.png", title, words, "make screenshots", "")
+        Picture(f"studio/{name}", title, words, "make screenshots", "")
         for name, title, words in (
-            ("atlas", "Atlas", "Every head at once."),
-            ("atlas-dark", "Atlas, dark", "The same at night."),
-            ("head", "Head", "One head, down to single weights."),
-            ("lines", "Lines", "A short text as two columns."),
-            ("layer", "Layer", "The layer that a head is in, with its shapes."),
-            ("compare", "Compare", "Two heads, and their difference."),
-            ("experiment", "Experiment", "All heads use the same weights: what is left."),
-            ("size", "Size", "Parameters and cache, with sliders."),
-            ("learn", "Learn", "A lesson whose cells run."),
-            ("training", "Training", "Heads of a model that trains, and what is wrong with them."),
-            ("circuit", "Circuit", "Which heads carry an answer from one text to another."),
-            ("report", "The single file", "The page from the disk, with the network off."),
+            ("play.gif", "A scene", "One word looks: ask, match, share, fetch, mix, send on, add."),
+            ("atlas.png", "Atlas", "Every head at once."),
+            ("atlas-dark.png", "Atlas, dark", "The same at night."),
+            ("head.png", "Head", "One head, down to single weights."),
+            ("lines.png", "Lines", "A short text as two columns."),
+            ("layer.png", "Layer", "The layer that a head is in, with its shapes."),
+            ("compare.png", "Compare", "Two heads, and their difference."),
+            ("experiment.png", "Experiment", "All heads use the same weights: what is left."),
+            ("size.png", "Size", "Parameters and cache, with sliders."),
+            ("learn.png", "Learn", "A lesson whose cells run."),
+            ("training.png", "Training", "Heads of a model that trains, and what is wrong with them."),
+            ("circuit.png", "Circuit", "Which heads carry an answer from one text to another."),
+            ("report.png", "The single file", "The page from the disk, with the network off."),
         )
     ),
     "The house": (

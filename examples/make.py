@@ -27,7 +27,9 @@ EXAMPLES = Path(__file__).parent
 SOURCES = {path.stem: path for path in sorted((EXAMPLES / "sources").glob("*.py"))}
 BY_HAND = ("notebook",)
 CELL, PROSE = "# %%", "# %% [markdown]"
-PATIENCE_SECONDS = 900  # of one cell by the clock: the longest takes four minutes of a processor, and the machine may be busy
+PATIENCE_SECONDS = 900  # of one cell by the clock, on a busy machine
+# Small nets on two threads: where other work takes one, the other waits at every operation (15 minutes for 20 seconds).
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 COLORS = 96  # of a picture: a third of its bytes, and nobody sees it
 
 
@@ -52,7 +54,7 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     client = NotebookClient(
         notebook, timeout=PATIENCE_SECONDS, kernel_name="python3", resources=resources, record_timing=False
     )
-    client.execute()
+    client.execute(env=os.environ | ONE_THREAD)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [_smaller(each) for each in cell.outputs if each.get("name") != "stderr"]

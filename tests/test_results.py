@@ -342,6 +342,7 @@ class World:
         )
         sizing, repeats = mh.size(llama), probes.probe_repeats(llama, length=20, repeats=2)
         attribution = mh.logit_attribution(llama, "a cat", "a")
+        explained = mh.why(llama, TEXTS[0], "L1H1"), mh.why(llama, TEXTS, "L1H2", where="first")
         heard = mh.record(bert, TEXTS[0], keep=("q", "k", "v", "lse"))
         treebank = next(document.gold for document in corpora.gold_corpus().open())
         steps_read = watching.open_history(self.folder / "heads")
@@ -377,6 +378,8 @@ class World:
             mh.find_circuit(llama, "a cat", "a dog", **pair),
             circuits.path_effects(llama, "a cat", "a dog", "L1H1", **pair),
             attribution,
+            *explained,
+            explained[0].pairs(1)[0],
             attribution.by_key("L1H1"),
             mh.writes(llama, "L1H1", TEXTS[0]),
             composed,

@@ -59,8 +59,9 @@ __all__ = [
     "logit_attribution",
     "writes",
     "composition",
-    # why a head looks there
+    # why a head looks there, and what is known of it
     "why",
+    "card",
     # what it costs
     "size",
     # the operation itself

@@ -1,6 +1,7 @@
 # The public names, each loaded when it is first used; editors and type checkers read this file as it is.
 from . import errors as errors
 from .attention import attend as attend
+from .cards import card as card
 from .circuits import composition as composition
 from .circuits import find_circuit as find_circuit
 from .circuits import logit_attribution as logit_attribution

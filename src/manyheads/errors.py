@@ -8,6 +8,7 @@ A failed invariant of our own is an `assert` and has no class here: it is our fa
 """
 
 __all__ = [
+    "EngineError",
     "FileAccessError",
     "GuardError",
     "HeadError",
@@ -49,6 +50,10 @@ class GuardError(ManyHeadsError, RuntimeError):
 
 class LostProcessError(ManyHeadsError, RuntimeError):
     """Another process of this run is gone, or cannot be reached."""
+
+
+class EngineError(ManyHeadsError, RuntimeError):
+    """An engine that runs many processes (Ray) is not installed, does not answer, or has no room for what is asked."""
 
 
 class RecordingError(ManyHeadsError, ValueError):

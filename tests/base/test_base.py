@@ -26,7 +26,6 @@ from manyheads.base import (
     parts_folder,
     percent,
     plain,
-    told_apart,
     whole,
 )
 from manyheads.base.parts_folder import locked
@@ -281,11 +280,3 @@ def test_a_notebook_shows_recordings_and_tables_as_tables(minilm):
 )  # fmt: skip
 def test_a_share_in_words_rounds_half_away_from_zero_and_is_no_0_above_0(share, decimals, words):
     assert percent(share, decimals) == words
-
-
-def test_texts_that_are_the_same_are_told_apart_by_their_turn():
-    assert told_apart(["a", "b", "a", ",", "A", ","]) == ["a, 1st", "b", "a, 2nd", ", 1st", "A", ", 2nd"]
-    many = told_apart(["x"] * 23)
-    assert [many[turn - 1] for turn in (3, 4, 11, 12, 13, 21, 22, 23)] == [
-        "x, 3rd", "x, 4th", "x, 11th", "x, 12th", "x, 13th", "x, 21st", "x, 22nd", "x, 23rd"
-    ]  # fmt: skip

@@ -58,6 +58,18 @@ def test_scores_are_those_of_the_whole_matrices(num_kv_heads, fresh):
     assert np.isnan(result.link("L1H0", "L1H2", "k").score) and np.isnan(result.link("L2H0", "L1H2", "k").score)
 
 
+def test_strongest_pairs_of_one_head_are_those_that_it_reads_or_that_read_it(fresh):
+    result = composition(llama(fresh))
+    every = result.strongest(count=10_000)
+    for name, one in (("writer", "L0H3"), ("reader", "L2H4")):
+        chosen = result.strongest(count=10_000, **{name: one})
+        assert chosen == tuple(link for link in every if str(getattr(link, name)) == one) and len(chosen) > 20
+    (link,) = result.strongest("k", writer="L0H3", reader="L2H4")
+    assert link == result.link("L0H3", "L2H4", "k")
+    with pytest.raises(HeadError, match="'L1' should be one head"):
+        result.strongest(writer="L1")
+
+
 def test_centring_of_layer_norm_folds(fresh):
     lm = loaded("gpt2", fresh)
     result = composition(lm)

@@ -285,6 +285,25 @@ def test_smollm2_shares_values_among_heads(smollm2):
     assert [head.kv_head for head in result.heads] == [0, 0, 0, 1, 1, 1, 2, 2, 2] and result.heads[4].group == (3, 4, 5)
 
 
+def test_words_that_are_the_same_are_told_apart_in_sentences(fresh):
+    lm = tiny_lm("llama", fresh)
+    rec = mh.record(lm, TEXT.replace("table", "table ,") + " , dog", keep=VALUES)
+    result = head_output(rec, "L1H2", "cat#2", lm)
+    assert result.word == '"cat, 2nd"' and result.sentence.startswith('"cat, 2nd" ')
+    names = [voice.name for voice in result.voices]
+    assert names[:4] == ['"the, 1st"', '"old"', '"cat, 1st"', '"sat"'] and len(set(names)) == len(names)
+
+
+def test_the_second_of_two_marks_is_no_word_that_a_head_found():
+    heads = [Head("", 1, index) for index in range(2)]
+    voices = [
+        [Voice('", 2nd"', 0.9, 0.9, 0.1, False, False), Voice('"cat, 2nd"', 0.1, 0.1, 0.1, False, False)],
+        [Voice('", 2nd"', 0.4, 0.3, 0.1, False, False), Voice('"cat, 2nd"', 0.6, 0.7, 0.1, False, False)],
+    ]
+    said = layer_sentence(heads, voices, np.array([0.7, 0.3]))[0]
+    assert said == 'Two looks became one vector; the head that found "cat, 2nd" wrote 30 % of it.'
+
+
 # ---------------------------------------------------------------------------------------------- several threads at once
 
 
@@ -451,7 +470,7 @@ A, B, C = voice('"a"', 0.6, 0.8), voice('"b"', 0.3, 0.1), voice("[CLS]", 0.1, 0.
             0,
             False,
             '"me" answers itself: 70 % of the look, 120 % of what this head says.',
-            'next: "b", 30 % of the look, -20 % of the answer',
+            'next: "b", 30 % of the look, −20 % of the answer',
         ),
         (
             [voice("[CLS]", 0.4, 0.1, parks=True), voice("[SEP]", 0.2, 0.05, parks=True), voice('"b"', 0.4, 0.85)],

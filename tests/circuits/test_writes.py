@@ -301,6 +301,11 @@ def test_queries_that_are_changed_in_an_unknown_way_are_not_asked_what_they_matc
     assert "looks for: not asked" in str(got)
 
 
+def test_model_of_few_positions_is_read_but_not_asked_what_it_matches(fresh):
+    got = writes(with_gains(tiny_gpt2(seed=draw(fresh), n_positions=12), fresh), "L1H1", "a dog")
+    assert got.matching == {} and "could not read its input" in got.notes["matching"] and len(got.positions) > 1
+
+
 # --------------------------------------------------------------------------------------------------------- on a text
 
 
@@ -512,6 +517,10 @@ def test_bad_input_is_refused_in_words(fresh):
         loaded("vit", fresh),
         "L1H1",
     )
+    attention = lm.model.model.layers[1].self_attn
+    attention.elsewhere, attention.v_proj = attention.v_proj, torch.nn.Identity()
+    message = r"layers\.1\.self_attn' .*, were not found as matrices by head, so what its heads write is not known from"
+    refuses(ModelError, message, writes, lm, "L1H2")
     message = "the model has no unembedding, and its embedding table is 24 wide where the stream is 40"
     refuses(ModelError, message, writes, loaded("electra", fresh), "L1H1")
 

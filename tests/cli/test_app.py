@@ -419,7 +419,7 @@ def test_the_metrics_that_may_be_typed_are_those_of_the_library_that_need_no_lab
 LOADING = (
     *("look", "head", "roles", "stats", "compare", "ablate", "importance", "prune", "convert", "heads", "split"),
     *("patch", "circuit", "attribute", "why", "writes"),
-    *("learn", "studio", "publish"),
+    *("learn", "studio", "publish", "card"),
 )
 
 

@@ -104,7 +104,7 @@ def test_all_heads_are_listed_by_what_they_do(run):
     for does in ("suppresses", "promotes"):
         chosen = [head for head, of in every.items() if of.does == does]
         assert f"{does} the token it looks at: {len(chosen) or 'none'}" in ran.lines
-        assert all(f"  {head!s:<8}copying {every[head].copying.value:+.2f} (chance" in ran.out for head in chosen)
+        assert all(f"  {head!s:<8}copying {every[head].copying.value:+.2f}, chance" in ran.out for head in chosen)
     document = json.loads(run("writes", "--json", *CODE).out)
     assert [row["head"] for row in document["heads"]] == [str(head) for head in every]
 
@@ -282,3 +282,72 @@ def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
     assert drawn.count("#D55E00".lower()) + drawn.count("#D55E00") >= sum(
         found.values < -0.05 * abs(found.values).max()
     )
+
+
+# ================================================================================================================ why
+# `manyheads why`: the library's own words and numbers.
+
+ASKED = ("why", TEXT, "--head", "L3H3", *CODE)
+
+
+def test_why_prints_the_librarys_words_and_gives_its_numbers(run, tmp_path):
+    lm = mh.load("tiny-code")
+    answer = mh.why(lm, TEXT, "L3H3", 5, 2)
+    writer = next(row.writer for row in answer.query if row.looks_at is not None)
+    ran = run(*ASKED, "--from", "5", "--to", "2", "--further", writer)
+    assert ran.code == 0 and ran.lines[0] == "tiny-code: 1 text of what you typed"
+    assert ran.lines[2] == answer.lines()[0]
+    assert [line.strip() for line in ran.lines[3:6]] == [line.strip() for line in answer.lines()[1:4]]
+    assert any(line.startswith(f"{writer} from ") for line in ran.lines)
+    ran = run(
+        *ASKED,
+        "--from",
+        "5",
+        "--to",
+        "2",
+        "--against",
+        "1",
+        "--json",
+        "--save",
+        "t.csv",
+        "--further",
+        writer,
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+    )
+    document, other = json.loads(ran.out), mh.why(lm, TEXT, "L3H3", 5, 2, against=1)
+    assert document["log_odds"] == pytest.approx(other.log_odds) and document["against"]["position"] == 1
+    assert [row["writer"] for row in document["key"]] == [row.writer for row in other.key]
+    assert document["further"]["head"] == writer
+    assert len(pd.read_csv(tmp_path / "t.csv")) == len(other.query) + len(other.key)
+
+
+def test_why_over_texts_is_the_mean_of_rows(run, tmp_path):
+    (tmp_path / "texts.txt").write_text("def add(a, b): return a + b\ndef sub(a, b): return a - b\n")
+    line = ("why", "--head", "L3H3", "--where", "first", "--file", "texts.txt", "--lines", *CODE)
+    document = json.loads(run(*line, "--json").out)
+    assert len(document["rows"]) == 2 and document["where"] == "first"
+    assert run(*line).lines[2].startswith("L3H3, first: weight ")
+
+
+def test_why_without_a_text_is_an_example(run, smollm2, monkeypatch):
+    load = mh.models.load
+    monkeypatch.setattr(
+        "manyheads.models.load", lambda name, **how: smollm2 if name == "smollm2" else load(name, **how)
+    )
+    ran = run("why", "--model", "smollm2")
+    assert ran.lines[2].startswith("L8H1 from ' John' (9) to ' John' (3): weight 0.87 (next: ")
+
+
+@pytest.mark.parametrize(("arguments", "parts"), [
+    (("why", TEXT, *CODE), ("no head was given: name it, --head L12H3",)),
+    (("why", "--head", "L1H0", *CODE), ("no text was given: give one, as in why",)),
+    ((*ASKED, "--from", "nowhere"), ("query='nowhere' is no token of this text",)),
+    ((*ASKED, "--where", "sideways"), ("--where='sideways' is no kind of rows",)),
+    ((*ASKED, "--where", "first", "--to", "3"), ("--to 3: --where chooses the rows, so leave it out",)),
+    ((*ASKED, "--further", "L3H3"), ("L3H3 is no head that wrote either side of this weight",)),
+])  # fmt: skip
+def test_what_why_cannot_be_asked_is_one_line(run, arguments, parts):
+    assert_refused(run(*arguments), *parts)

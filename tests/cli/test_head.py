@@ -214,9 +214,9 @@ def test_say_prints_the_sentence_and_both_bars_of_each_word(run):
     assert ran.code == 0 and lines[0].startswith("L3H1")
     assert lines[1] == '"it" asked and "animal" answered: 68 % of the look, 91 % of what this head says.'
     animal = next(line.split() for line in lines if line.startswith('  "animal"'))
-    assert animal[1] == "67.7%" and animal[3] == "91.0%" and len(animal[2]) < len(animal[4])
+    assert animal[1:3] == ["67.7", "%"] and animal[4:6] == ["91.0", "%"] and len(animal[3]) < len(animal[6])
     parked = next(line.split() for line in lines if line.startswith("  [CLS]"))
-    assert parked[1] == "10.2%" and parked[-1] == "0.0%"
+    assert parked[1:3] == ["10.2", "%"] and parked[-2:] == ["0.0", "%"]
     added = " ".join(lines[lines.index("", 4) :])
     assert "It adds a vector of length" in added and "of what layer 3 adds there." in added
 

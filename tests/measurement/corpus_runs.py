@@ -7,6 +7,7 @@ import torch
 
 import manyheads as mh
 from manyheads.measurement.corpus_run import chunks, store
+from manyheads.measurement.corpus_run import worker as workers
 from manyheads.statistics import PerText, Statistic
 from tests.models.tiny import WORDS, tiny_bert, tiny_tokenizer
 
@@ -47,6 +48,23 @@ def patch_small_batches(monkeypatch) -> None:
 def small_batches() -> None:
     """Many batches of few texts, and parts that are merged after every few of them."""
     chunks.BATCH_TOKENS, chunks.CHUNK_TEXTS, store.MERGE_BYTES, store.MERGE_SHARE = BATCH, CHUNK, MERGE, 0.0
+
+
+class Stopped(BaseException):
+    """Whatever ends a process; nobody catches it."""
+
+
+def stopping_after(count: int, monkeypatch, module=workers, name: str = "sums_of"):
+    """Let `count` calls through; the next is the end."""
+    real, left = getattr(module, name), [count]
+
+    def counted(*args, **kwargs):
+        if not left[0]:
+            raise Stopped
+        left[0] -= 1
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, counted)
 
 
 def tiny_lm(seed: int = 0, layers: int = 1):

@@ -28,10 +28,12 @@ from manyheads.statistics.defined import class_mass
 from tests.measurement.corpus_runs import (
     CHUNK,
     STATISTICS,
+    Stopped,
     assert_near,
     assert_same_tables,
     patch_small_batches,
     some_texts,
+    stopping_after,
     tiny_lm,
 )
 from tests.models.tiny import tiny_bert, tiny_tokenizer
@@ -48,23 +50,6 @@ def small(monkeypatch):
 @pytest.fixture
 def lm():
     return tiny_lm()
-
-
-class Stopped(BaseException):
-    """Whatever ends a process; nobody catches it."""
-
-
-def stopping_after(count: int, monkeypatch, module=workers, name: str = "sums_of"):
-    """Let `count` calls through; the next is the end."""
-    real, left = getattr(module, name), [count]
-
-    def counted(*args, **kwargs):
-        if not left[0]:
-            raise Stopped
-        left[0] -= 1
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(module, name, counted)
 
 
 # ---------------------------------------------------------------------------------------------------- stopped and on

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import manyheads as mh
-from manyheads.recording import LayerRecord, TellingSearch, telling_link
+from manyheads.recording import LayerRecord, SpacedWord, TellingSearch, telling_link
 from manyheads.texts import Words
 from tests.models.eager import EXACT, eager_maps
 from tests.models.tiny import save_tiny, tiny_gpt2, tiny_mistral, tiny_t5, tiny_tokenizer
@@ -249,3 +249,11 @@ def test_a_link_under_twice_its_chance_tells_nothing(minilm):
                 module.query.weight.mul_(0.01)
                 module.query.bias.mul_(0.01)
     assert telling_link(mh.record(mh.load(flat, tokenizer=minilm.tokenizer), SENTENCE).layers) is None
+
+
+def test_texts_that_are_the_same_are_told_apart_by_their_turn():
+    assert SpacedWord.told_apart(["a", "b", "a", ",", "A", ","]) == ["a, 1st", "b", "a, 2nd", ", 1st", "A", ", 2nd"]
+    many = SpacedWord.told_apart(["x"] * 23)
+    assert [many[turn - 1] for turn in (3, 4, 11, 12, 13, 21, 22, 23)] == [
+        "x, 3rd", "x, 4th", "x, 11th", "x, 12th", "x, 13th", "x, 21st", "x, 22nd", "x, 23rd"
+    ]  # fmt: skip

@@ -13,6 +13,7 @@ from PIL import Image
 from playwright.sync_api import expect
 
 import manyheads as mh
+from manyheads.circuits.says import head_output
 from manyheads.corpora import OWN_TEXT
 from manyheads.models import load
 from manyheads.studio import Workspace, address_of, write_report
@@ -68,7 +69,7 @@ def test_three_clicks_lead_from_a_fresh_page_to_the_head_that_links_two_words(fr
     weights = maps[places, query, key]
     assert sorted(places) == list(range(72)) and (np.diff(weights) < ROUNDING).all()
     for chip, weight in zip(fresh.get_by_test_id("best-head").all(), weights, strict=False):
-        assert abs(float(re.findall(r"(\d+)%", chip.inner_text())[0]) - 100 * weight) < 0.51
+        assert abs(float(re.findall(r"(\d+) %", chip.inner_text())[0]) - 100 * weight) < 0.51
     assert fresh.get_by_test_id("best-head").first.inner_text() == "L3H1 68 %"
     expect(fresh.get_by_test_id("room-atlas")).to_contain_text("evenly spread: 6.3 %. One sentence, not a role.")
     heads.first.click()
@@ -173,7 +174,7 @@ def test_a_saved_page_answers_where_it_holds_the_weights_and_offers_nothing_wher
     word(page, "street").click()
     best = maps[:, 3, NAMES.index("street")].argmax()
     expect(page.get_by_test_id("best-head").first).to_contain_text(f"L{best // 12}H{best % 12} ")
-    weight = float(re.findall(r"(\d+)%", page.get_by_test_id("best-head").first.inner_text())[0])
+    weight = float(re.findall(r"(\d+) %", page.get_by_test_id("best-head").first.inner_text())[0])
     assert abs(weight - 100 * maps[best, 3, NAMES.index("street")]) < 0.51
     page.goto((tmp_path / "long.html").as_uri())
     expect(page.locator("[data-head=L5H11]")).to_be_visible()
@@ -192,7 +193,7 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     shares = eager(OWN_TEXT)[..., 0].mean(-1)  # [CLS] is the sink of this text; every row weighs the same
     said = fresh.get_by_test_id("sinks-say").inner_text()
     assert "left out: [CLS]." in said and "not scaled up" in said
-    typical, low, high = (int(number) for number in re.findall(r"(\d+)%", said))
+    typical, low, high = (int(number) for number in re.findall(r"(\d+) %", said))
     assert abs(low - 100 * shares.min()) < 0.51 and abs(high - 100 * shares.max()) < 0.51
     assert min(abs(typical - 100 * np.sort(shares.ravel())[35:37])) < 0.51
     expect(fresh.get_by_test_id("best-head").first).to_have_text("L3H1 68 %")
@@ -201,12 +202,18 @@ def test_sinks_are_left_out_with_their_share_said_and_nothing_is_scaled_up(fresh
     fresh.get_by_test_id("sinks-out").uncheck()
 
 
-def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(fresh, tmp_path):
+def test_the_share_card_is_a_picture_with_the_librarys_sentence_the_claim_its_chance_and_the_address(
+    fresh, minilm, tmp_path
+):
     fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10&to=2&sort=word")
     fresh.get_by_test_id("share").click()
     card = fresh.get_by_test_id("share-card").get_by_role("img")
-    words = card.get_attribute("aria-label")
-    assert words.startswith("L3H1 looks from “it” to “animal”: 68 %. Spread evenly, it is 6.3 %.")
+    said = head_output(mh.record(minilm, OWN_TEXT, keep=("q", "k", "v", "lse")), "L3H1", "it").sentence
+    said = re.sub('"([^"]*)"', "“\\1”", said)
+    expect(card).to_have_attribute(
+        "aria-label", re.compile(f"^{re.escape(said)} L3H1 looks from “it” to “animal”: 68 %. ")
+    )
+    assert "Spread evenly, it is 6.3 %." in card.get_attribute("aria-label")
     with fresh.expect_download() as download:
         fresh.get_by_test_id("share-save").click()
     assert download.value.suggested_filename == "minilm-L3H1-it.png"
@@ -218,6 +225,66 @@ def test_the_share_card_is_a_picture_with_the_claim_its_chance_and_the_address(f
     arc = accent[200:390]  # above the words: from "it" to "animal", which stand apart
     assert arc.sum() > 2_000 and np.ptp(np.nonzero(arc)[1]) > 300
     fresh.keyboard.press("Escape")
+
+
+def test_shift_and_a_click_gathers_heads_whose_lines_are_drawn_together(fresh):
+    fresh.goto(fresh.url.split("#")[0] + "#/atlas?from=10")
+    for head in ("L4H2", "L3H1", "L4H2", "L5H11"):  # a second time lets it go
+        fresh.get_by_test_id(f"cell-{head}").click(modifiers=["Shift"])
+    fresh.get_by_test_id("cell-L1H8").press("Shift+Enter")
+    fresh.get_by_test_id("draw-lines").click()
+    expect(fresh.get_by_test_id("line-heads")).to_contain_text(re.compile("L3H1.*L5H11.*L1H8"))
+    drawn = fresh.get_by_test_id("line-view").locator("path[data-head]")
+    drawn.first.wait_for()
+    assert set(drawn.evaluate_all("paths => paths.map((path) => path.dataset.head)")) == {"L3H1", "L5H11", "L1H8"}
+    fresh.wait_for_function("() => location.hash.includes('with=')")
+    path, known = fragment(fresh)
+    assert path == "head/L3H1" and known["with"] == "L5H11,L1H8" and known["pin"] == "10"
+    fresh.goto(fresh.url.split("#")[0] + "#/atlas")
+
+
+MARY = "When Mary and John went to the store, John gave a drink to"
+
+
+@pytest.mark.slow  # a studio of its own
+def test_an_address_without_a_text_opens_the_models_own_and_its_question_is_offered_there_alone(new_page, minilm):
+    workspace = Workspace.of(model="smollm2")  # it begins with that one's text
+    workspace.loaded.put("minilm", minilm)
+    with studio_of(workspace) as own:
+        assert own.get("/api/workspace").json["default_text"] == MARY
+        page = new_page(alone=True)
+        page.goto(f"{own.address}#/atlas?model=minilm")
+        page.get_by_test_id("offer").click()
+        expect(page.get_by_test_id("claim")).to_have_text("“it” looks at “animal” most in")
+        page.wait_for_timeout(400)
+        assert fragment(page)[1]["text"] == OWN_TEXT
+
+        # The question of a model is about words: it is not asked of a text without them.
+        other = new_page(alone=True)
+        other.goto(f"{own.address}#/atlas?{urlencode({'model': 'minilm', 'text': MARY})}")
+        expect(other.get_by_test_id("sentence")).to_contain_text("Mary")
+        expect(other.get_by_test_id("offer")).to_have_count(0)
+
+        # A changed word of an address is of the model's own text, or it is left out with a word about it.
+        other.goto(f"{own.address}#/head/L3H1?model=minilm&pin=10&play=swap&swap=13:wide&t=6")
+        expect(other.get_by_test_id("play-headline")).to_contain_text("With “wide”, L3H1 lets go of “animal”")
+        expect(other.get_by_test_id("show-as").locator("input:checked")).to_have_count(0)
+        other.wait_for_timeout(400)
+        assert fragment(other)[1]["text"] == OWN_TEXT
+        other.goto(f"{own.address}#/head/L3H1?model=minilm&pin=10&play=swap&swap=6:run&t=6")
+        expect(other.get_by_test_id("unread")).to_contain_text("swap=6:run in the address comes without its text")
+        expect(other.get_by_test_id("play-stage")).to_have_count(0)
+
+        # The room of trainings waits, and says so; its figures say what they are shares of.
+        held = []
+        other.route("**/api/lessons/birth/cells/birth", lambda route: held.append(route))
+        other.goto(f"{own.address}#/training?model=minilm")
+        waiting = other.get_by_test_id("room-training").get_by_test_id("job-progress")
+        expect(waiting).to_contain_text("Opening the stored training")
+        held[0].continue_()
+        expect(other.get_by_test_id("play-figures")).to_contain_text(
+            re.compile("^L1H1 .* % on the token after an earlier copy")
+        )
 
 
 @pytest.mark.slow
@@ -310,7 +377,7 @@ def test_an_address_that_cannot_be_read_is_said(fresh):
         ("head/L9H99", "There is no head L9H99 here"),
         ("head/L3H1?pin=999", "pin=999 in the address is beyond this text of 16 tokens"),
         ("compare/L99H1", "There is no head “L99H1” on side A: another is shown."),
-        ("learn/nope", "“nope” in the address is no head"),
+        ("learn/nope", "There is no lesson 'nope'"),
         ("experiment?plan=zzz", "plan=zzz in the address is not a plan"),
         ("size?size=zzz", "size=zzz in the address is not a size"),
         ("size?model=zzz", "there is no model 'zzz' in this workspace"),

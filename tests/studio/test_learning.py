@@ -343,7 +343,7 @@ def test_four_archetypes_are_cards_with_arcs(learn):
             expect(about).to_contain_text(words)
         assert arcs.locator("path.arc").count() == len(card.arcs)
         for arc in card.arcs:
-            words = f"{card.tokens[arc.query]} looks at {card.tokens[arc.key]}, {100 * arc.weight:.0f}%"
+            words = f"{card.tokens[arc.query]} looks at {card.tokens[arc.key]}, {100 * arc.weight:.0f} %"
             assert words in arcs.get_attribute("aria-label")
     page.set_viewport_size({"width": 390, "height": 844})
     assert_nothing_past_the_edge(page, "arcs beside the words")

@@ -210,8 +210,8 @@ VALUES = """(moments) => {
   return moments.map((t) => {
     player.seek(t);
     const spots = stage.spots.filter(({ rect, words }) => words(rect.x + 1, rect.y + 1).startsWith("value of"));
-    return spots.map(({ rect: { x, y, w, h } }) => [...stage.context.getImageData(
-      Math.ceil(x * pixels), Math.ceil(y * pixels), Math.floor(w * pixels) - 1, Math.floor(h * pixels) - 1).data].join());
+    const inside = ({ x, y, w, h }) => [Math.ceil(x * pixels), Math.ceil(y * pixels), w * pixels - 1, h * pixels - 1];
+    return spots.map(({ rect }) => [...stage.context.getImageData(...inside(rect)).data].join());
   });
 }"""
 
@@ -249,7 +249,9 @@ def test_the_followed_heads_frame_is_closed_among_joined_answers(play):
           const { player } = document.querySelector("[data-testid=play-stage]");
           const { stage, scene } = player, calls = [];
           const { frame, picture } = stage;
-          stage.frame = (rect, colour, width = 1, alpha = 1) => { if (colour === stage.colours.accent && width === 2) calls.push(["frame", rect.x]); };
+          stage.frame = (rect, colour, width = 1) => {
+            if (colour === stage.colours.accent && width === 2) calls.push(["frame", rect.x]);
+          };
           stage.picture = (bitmap, rect) => calls.push(["picture", rect.x]);
           scene.draw(stage, 8.98);
           Object.assign(stage, { frame, picture });
@@ -497,7 +499,8 @@ def test_a_scene_is_saved_as_a_picture_and_as_stills_whose_text_stays_text(play)
             film.seek(frame)
             durations.append(film.info["duration"])
         assert sum(durations) == pytest.approx(18_600 + 3_000, abs=80)
-        shown, last = np.asarray(film.convert("RGB"), float), np.asarray(picture.convert("RGB").resize(film.size), float)
+        shown = np.asarray(film.convert("RGB"), float)
+        last = np.asarray(picture.convert("RGB").resize(film.size), float)
         assert tuple(shown[1, 1]) == pytest.approx(paper, abs=3)
         assert np.abs(shown - last).mean() < 3, "255 colours, and letters that were drawn half as large"
         film.seek(100)

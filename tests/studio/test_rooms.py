@@ -134,7 +134,7 @@ def test_a_long_text_has_a_pane_that_follows_the_row_and_folds(opened, minilm):
     weights = mh.record(minilm, LONG).layers[3].weights(1)[at]
     best = next(int(key) for key in weights.argsort(descending=True) if int(key) not in (0, at))
     tinted = page.get_by_test_id("pane-text").locator(f"[data-token='{best}']")
-    expect(tinted).to_have_attribute("title", re.compile(r"\d+\.\d%"))
+    expect(tinted).to_have_attribute("title", re.compile(r"\d+\.\d %"))
     assert float(tinted.get_attribute("title").strip("< %")) == pytest.approx(100 * float(weights[best]), abs=0.051)
     assert page.get_by_test_id("pane-gutter").locator(".read").count() == int(
         sum(weights[token] >= 0.01 for token in range(len(weights)) if not tokens.pieces[0][token].startswith("["))
@@ -207,6 +207,7 @@ def test_presented_the_atlas_has_one_headline_and_six_heads_that_digits_open(ope
     page.keyboard.press("p")
     expect(page.get_by_test_id("headline")).to_have_text("L3H1 links “it” to “animal”: 68 % of its look.")
     assert page.get_by_test_id("atlas-present").locator("canvas").count() == 6
+    expect(page.get_by_test_id("present-keys")).to_contain_text("1 to 6 opens a head")
     assert font(page, "headline") == 32
     page.keyboard.press("1")
     expect(page.get_by_test_id("head-name")).to_have_text("L3H1")

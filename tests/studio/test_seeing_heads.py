@@ -174,12 +174,12 @@ def test_words_are_the_librarys_and_sinks_are_left_out_not_scaled_up(page, studi
     page.get_by_test_id("sinks-out").check()
     expect(page.get_by_test_id("hatched")).to_be_visible()
     share = float(wanted.weights[query][is_sink].sum())
-    expect(page.get_by_test_id("row-to-sinks")).to_contain_text(f"{100 * share:.1f}%")
+    expect(page.get_by_test_id("row-to-sinks")).to_contain_text(f"{100 * share:.1f} %")
     shown = rows.evaluate_all("all => all.map(part => +part.dataset.value)")
     kept = np.sort(wanted.weights[query].numpy()[~np.array(is_sink)])[::-1]
     np.testing.assert_allclose(shown, kept[: len(shown)], atol=2e-7)  # as they were: nothing is scaled up
     mass = float(recorded.layers[3].weights(1)[:, [token["sink"] for token in sinks]].sum(-1).mean())
-    expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f}%")
+    expect(page.get_by_test_id("sinks-said")).to_contain_text(f"{100 * mass:.1f} %")
     page.wait_for_function("() => location.hash.includes('sinks=out')")
 
 
@@ -373,7 +373,9 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     assert maps.evaluate(CELLS) == [12] * 6, "each head has a map of its own"
     switch.press("Space")
     expect(switch).to_have_attribute("aria-checked", "true")
-    meter = dial(page)
+    meter = dial(page)  # of the step that is shown: it begins with the model as it is
+    assert float(meter.get_attribute("data-value")) == pytest.approx(before, abs=1e-6)
+    page.get_by_test_id("alike-slider").fill("100")
     assert float(meter.get_attribute("data-value")) == pytest.approx(after, abs=1e-9)
     assert float(meter.get_attribute("data-before")) == pytest.approx(before, abs=1e-9) and before > 0.2
     expect(meter).to_have_attribute("aria-valuetext", "0")
@@ -389,11 +391,13 @@ def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     trained = page.get_by_test_id("experiment-trained")
     expect(trained).to_contain_text("right at 4 % of places, not 93 %. Their diversity is 0, not 0.725.")
 
-    # The address restores the scene.
+    # The address restores the scene, and its moment.
+    page.wait_for_function("() => location.hash.includes('t=9')")
     known = fragment(page)[1]
     assert json.loads(known["plan"]) == [SAME] and known["ran"] == "1"
     page.reload()
     expect(switch).to_have_attribute("aria-checked", "true")
+    expect(dial(page)).to_have_attribute("aria-valuetext", "0")
     assert float(dial(page).get_attribute("data-value")) == pytest.approx(after, abs=1e-9)
 
     # From one scene to the next, and off again.

@@ -22,5 +22,4 @@ from .text import one_of as one_of
 from .text import percent as percent
 from .text import plain as plain
 from .text import plural as plural
-from .text import told_apart as told_apart
 from .text import whole as whole

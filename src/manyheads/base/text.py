@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -48,23 +47,6 @@ def percent(share: float, decimals: int = 0) -> str:
     if size == 0 and share > 0:
         return f"< {1 / steps:.{decimals}f} %"
     return f"{'−' if share < 0 and size else ''}{size:.{decimals}f} %"
-
-
-def told_apart(texts: Sequence[str]) -> list[str]:
-    """Each text, with its turn where the same one is there several times.
-
-    >>> told_apart(["John", "and", "John", ",", ","])
-    ['John, 1st', 'and', 'John, 2nd', ', 1st', ', 2nd']
-    """
-    total, count = Counter(texts), Counter[str]()
-    names: list[str] = []
-    for text in texts:
-        count[text] += 1
-        turn = count[text]
-        ending = "th" if 10 < turn % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(turn % 10, "th")
-        comma = "," * text[-1:].isalnum()  # ", 2nd" is the second comma
-        names.append(f"{text}{comma} {turn}{ending}" if total[text] > 1 else text)
-    return names
 
 
 def plural(count: int, noun: str) -> str:

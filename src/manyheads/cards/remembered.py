@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyheads.base import no_access, replacing, users_folder
-from manyheads.cards.card import Card
+from manyheads.cards.head_card import Card
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError
 from manyheads.heads import Head

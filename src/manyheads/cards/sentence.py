@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from manyheads.cards.card import Fact, rounded
-from manyheads.cards.measured import Loss, Measured
+from manyheads.cards.evidence import Loss, Measured
+from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
 from manyheads.roles import Claim, HeadRole, failing, rule_of
 from manyheads.roles.words import UNLABELLED, figure
@@ -95,8 +95,8 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
     if evidence.score >= OFTEN:
         often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
         return Clause(f"{often} at {saying} ({share} of its attention, {chance} by chance)", fact)
-    of_rest = f", {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
-    return Clause(f"looks more than chance at {saying} ({share} of its attention{of_rest})", fact)
+    of_rest = f"; {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
+    return Clause(f"looks more than chance at {saying} ({share} of its attention, {chance} by chance{of_rest})", fact)
 
 
 def _nothing(measured: Measured, head: Head) -> str:
@@ -112,10 +112,10 @@ def _nothing(measured: Measured, head: Head) -> str:
 
 def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
     """Rule 2: the surest first, each of another kind."""
-    lm, found = measured.lm, list[tuple[float, str, Clause]]()
+    lm, candidates = measured.lm, list[tuple[float, str, Clause]]()
     for claim in () if measured.roles is None else measured.roles.of_head(head):
         if claim.distance >= MIN_DISTANCE and claim.role not in OF_SINKS:
-            found.append((claim.distance, claim.role, claim_clause(claim, lm.name)))
+            candidates.append((claim.distance, claim.role, claim_clause(claim, lm.name)))
     for name, (words, kind) in REPEATS.items():
         probe = measured.probes.get(name)
         score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
@@ -126,11 +126,11 @@ def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
             words=probe.says, command=f'manyheads roles --probes --ask "{name}" --model {lm.name}',
         )  # fmt: skip
         numbers = f"{figure(score.score, 'share')}, {figure(score.chance, 'share')} by chance"
-        found.append((score.score - score.chance, kind, Clause(f"{words} ({numbers})", fact)))
-    said = {label, *FOLLOWS.get(label, ())}
-    for _, kind, clause in sorted(found, key=lambda entry: -entry[0]):
-        if kind not in said:
-            said |= {kind, *FOLLOWS.get(kind, ())}
+        candidates.append((score.score - score.chance, kind, Clause(f"{words} ({numbers})", fact)))
+    covered = {label, *FOLLOWS.get(label, ())}
+    for _, kind, clause in sorted(candidates, key=lambda entry: -entry[0]):
+        if kind not in covered:
+            covered |= {kind, *FOLLOWS.get(kind, ())}
             yield clause
 
 
@@ -168,8 +168,7 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
 
 def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
     """What is lost, as a line of a table."""
-    place = f" Place {loss.rank} of {loss.of}." if loss.rank else ""
     return Fact(
         "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
-        words=f"{loss.words}{place}", command=f"manyheads ablate {head} --model {measured.lm.name}",
+        words=loss.words, command=f"manyheads ablate {head} --model {measured.lm.name}",
     )  # fmt: skip

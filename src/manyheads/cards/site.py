@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from manyheads import __version__
 from manyheads.base import few, plural
-from manyheads.cards.card import Card, Fact, Section, TextMap, names_of
+from manyheads.cards.head_card import Card, Fact, Section, TextMap, names_of
 from manyheads.errors import ModelError
 from manyheads.interventions.save import replacing_folder, require_replaceable
 from manyheads.roles.words import CAVEAT, INK, NO_ROLE, ROLES, group_of, letter_of, words_of
@@ -190,7 +190,7 @@ def section_of(section: Section, card: Card, addresses: dict[tuple[str, str], st
     facts = [line_of(fact, card.model, addresses) for fact in section.facts]
     return {
         "name": section.name, "asks": section.asks, "command": section.command, "note": section.note, "facts": facts,
-        "column": column, "unit": unit, "wide": len(facts) > 0,
+        "column": column, "unit": unit,
         "numbers": any(fact.number for fact in facts), "chances": any(fact.chance_number for fact in facts),
         "words": words if any(fact.words or fact.command for fact in facts) else "",
     }  # fmt: skip
@@ -223,11 +223,8 @@ def model_of(cards: Sequence[Card], addresses: dict[tuple[str, str], str]) -> di
         layer = f"{card.head.stack} {card.head.layer}".strip()
         layers.setdefault(layer, {}).setdefault(card.group, []).append(cell)
         effect = lost[0].mark if lost else ""
-        entries.append(
-            about
-            | {"name": str(card.head), "role": card.role, "sentence": card.sentence, "found": " ".join(card.found),
-               "effect": effect, "loss": f"{loss:.6g}"}
-        )  # fmt: skip
+        entry = about | {"name": str(card.head), "role": card.role, "sentence": card.sentence}
+        entries.append(entry | {"keywords": " ".join(card.keywords), "effect": effect, "loss": f"{loss:.6g}"})
     roles = Counter(group_of(card.role) for card in cards)
     legend = [
         {"style": style_of(group), "letter": letter_of(group), "words": f"{group}: {words_of(group)}", "count": count}

@@ -95,17 +95,38 @@ class Composition(NotIterated):
     def heads(self) -> tuple[Head, ...]:
         return self.spec.heads.heads
 
-    def strongest(self, kind: str | None = None, count: int = 10) -> tuple[Link, ...]:
-        """The pairs furthest above chance (largest `z`), of one kind or all. Errors: StatisticError."""
+    def strongest(
+        self,
+        kind: str | None = None,
+        count: int = 10,
+        *,
+        writer: str | Head | None = None,
+        reader: str | Head | None = None,
+    ) -> tuple[Link, ...]:
+        """The pairs furthest above chance (largest `z`), of one kind or all.
+
+        `writer`: only those that read what this head writes; `reader`: only those that this head reads. Errors:
+        StatisticError, HeadError.
+        """
         links: list[Link] = []
+        rows, columns = self._places(reader), self._places(writer)
         for name in self._kinds(kind):
-            z, scores = self.z[name], self.scores[name]
+            z, scores = self.z[name][np.ix_(rows, columns)], self.scores[name][np.ix_(rows, columns)]
             order = np.argsort(-np.nan_to_num(z, nan=-np.inf), axis=None, kind="stable")[:count]
-            for reader, writer in zip(*np.unravel_index(order, z.shape), strict=True):
-                if not np.isnan(z[reader, writer]):
-                    pair = self.heads[writer], self.heads[reader]
-                    links.append(Link(*pair, name, float(scores[reader, writer]), float(z[reader, writer])))
+            for row, column in zip(*np.unravel_index(order, z.shape), strict=True):
+                if not np.isnan(z[row, column]):
+                    pair = self.heads[columns[column]], self.heads[rows[row]]
+                    links.append(Link(*pair, name, float(scores[row, column]), float(z[row, column])))
         return tuple(sorted(links, key=lambda link: -link.z)[:count])
+
+    def _places(self, head: str | Head | None) -> list[int]:
+        """Where one head is among all; None: every place. Errors: HeadError."""
+        if head is None:
+            return list(range(len(self.heads)))
+        named = self.spec.select(head).heads
+        if len(named) != 1:
+            raise HeadError(f"{head!r} should be one head, as in 'L1H2'.")
+        return [self.heads.index(named[0])]
 
     def link(self, writer: str | Head, reader: str | Head, kind: str) -> Link:
         """One pair. Errors: HeadError for a head that is not there; StatisticError for another kind."""

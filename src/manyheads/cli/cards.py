@@ -70,7 +70,7 @@ def card(
 
 
 def make_cards(
-    talk: ProgressLine, lm: LoadedModel, heads: HeadsLike = "all", *, remember: bool = True
+    talk: ProgressLine, lm: LoadedModel, heads: HeadsLike | None = None, *, remember: bool = True
 ) -> tuple[head_cards.Card, ...]:
     """The cards, each measurement that they share a step of its own."""
     with talk.steps() as steps:

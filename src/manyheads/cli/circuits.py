@@ -526,12 +526,7 @@ def every_head_lines(lm: LoadedModel, every: Mapping[Head, Writes]) -> list[Text
     for does in ("suppresses", "promotes"):
         chosen = sorted((of for of in every.values() if of.does == does), key=lambda of: -abs(of.copying.value))
         lines += [Text(), Text(f"{does} the token it looks at: {len(chosen) or 'none'}", style="bold")]
-        for of in chosen:
-            share = of.ranks.copies if does == "promotes" else of.ranks.suppresses
-            score = f"copying {of.copying.value:+.2f} (chance ±{2 * of.copying.chance:.2f})"
-            lines.append(
-                Text(f"  {of.head!s:<8}{score}   among the 5 most for {share:.0%} of {of.ranks.num_words} words")
-            )
+        lines += [Text(f"  {of.head!s:<8}{of.evidence}") for of in chosen]
     for name in writing.MATCHING:
         chosen = sorted((of for of in every.values() if of.looks_for == name), key=lambda of: -of.matching[name].value)
         lines += [Text(), Text(f"could look for {name}: {len(chosen) or 'none'}", style="bold")]

@@ -72,7 +72,6 @@ GROUPS = {
     "Look": (
         ("look", 'every head; on your text: look "any text"'),
         (f'head {FINDING[0]} "any text"', "one head: where each word looks"),
-        (f"card {FINDING[0]}", "what it is in one sentence, and all that is known"),
         ("studio", "the same as a page, with experiments and more"),
     ),
     "Find out": (
@@ -86,7 +85,6 @@ GROUPS = {
         ("patch", "which heads carry an answer, and how surely"),
         ("circuit", "the fewest heads that keep an answer"),
         ("attribute", "what each head adds to a token's logit"),
-        ("why", "why a head looks there: what wrote its query and its keys"),
     ),
     "Change": (
         ("prune --lowest 6 --out smaller", "remove heads, and save the smaller model"),
@@ -101,7 +99,9 @@ GROUPS = {
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""
 MORE = {
+    "card": "Look",
     "writes": "Circuits",
+    "why": "Circuits",
     "merge": "Find out",
     "convert": "Change",
     "heads": "Change",

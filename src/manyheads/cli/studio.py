@@ -156,8 +156,8 @@ def publish(
     For example: manyheads publish site/ novel.heads --text "The cat sat on the mat."
     """
     if (folder is None) == (out is None):
-        given = "none was given" if folder is None else f"{folder} and --out {out} were given"
-        raise FileAccessError(f"publish writes one folder, and {given}: name it once, as in manyheads publish site/.")
+        named = "none was given" if folder is None else f"{folder} and --out {out} were given"
+        raise FileAccessError(f"publish writes one folder, and {named}: name it once, as in manyheads publish site/.")
     folder = out if folder is None else folder
     assert folder is not None
     if cards:

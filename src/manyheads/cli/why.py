@@ -83,7 +83,7 @@ def why(
     if head is None:
         raise TextError("no head was given: name it, --head L12H3.")
     if where is None and not words and file is None:
-        raise TextError(f'no text was given: why is of one, as in: why "any text" --head {head}')
+        raise TextError(f'no text was given: give one, as in why "any text" --head {head}')
     texts = given_texts(talk, words, file, lines, model, targets)
     if example:
         texts = Source(texts.given, 'an example; one of your own: why "any text" --head L12H3', own=True)

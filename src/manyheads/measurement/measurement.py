@@ -17,8 +17,9 @@ from manyheads.base import Progress
 from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Reading, batch_of_call, forward_call, read
-from manyheads.machine import Ranks, processes_of_heads
+from manyheads.machine import Ranks, is_split, processes_of_heads
 from manyheads.measurement.corpus_run.chunks import Wanted
+from manyheads.measurement.corpus_run.driver import Engine, engine_of
 from manyheads.measurement.corpus_run.run import corpus_sums
 from manyheads.measurement.corpus_run.worker import RunRequest
 from manyheads.measurement.loop import by_model, sums_of
@@ -42,6 +43,7 @@ def measure(
     progress: Progress | None = None,
     resume: str | Path | None = None,
     ranks: Ranks | None = None,
+    engine: Engine | str | None = None,
 ) -> HeadTable:
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
@@ -55,6 +57,8 @@ def measure(
     - resume: a folder in which the run keeps its sums: if it is stopped in any way, the same call goes on where it was;
       a finished run is read back from there.
     - ranks: `ALONE` lets a process measure by itself; else those of torch.distributed share a corpus.
+    - engine: "ray", or a `manyheads.ray.Engine`: texts are measured by its processes, here or on a cluster, which load
+      the model by `lm.loading`. Statistics of your own are made there, by a function of the survey.
 
     Texts with gold (a treebank's) have more statistics by name: "nsubj.to_governor.given", "det.*", "coreference.*".
     Coreference is counted within each text: give passages. A corpus or an iterator, of any length, streams in flat
@@ -80,7 +84,7 @@ def measure(
     texts = inputs.texts
     has_words = not inputs.has_media and (texts is not None or (inputs.ids is not None and lm.tokenizer is not None))
     in_memory = texts is None or isinstance(texts, str | Document | Sequence)  # a bad text is then an error
-    streamed = resume is not None or ranks is not None or callable(statistics) or not in_memory
+    streamed = any(x is not None for x in (resume, ranks, engine)) or callable(statistics) or not in_memory
     if not callable(statistics) and not inputs.has_media and may_need_survey(statistics):
         documents = texts if isinstance(texts, Sequence) and not isinstance(texts, str) else [texts]
         annotated = not in_memory or any(getattr(document, "gold", None) is not None for document in documents)
@@ -92,9 +96,11 @@ def measure(
         streamed |= annotated
     if not inputs.has_media and texts is not None and streamed:
         what = RunRequest(lm, statistics, inputs.long, sinks, kinds)
-        return measure_corpus(what, texts, progress=progress, resume=resume, ranks=ranks)
-    if resume is not None or callable(statistics):
-        raise StatisticError("resume= and statistics made from a survey are for texts: leave them out otherwise.")
+        return measure_corpus(what, texts, progress=progress, resume=resume, ranks=ranks, engine=engine)
+    if resume is not None or engine is not None or callable(statistics):
+        raise StatisticError(
+            "resume=, engine= and statistics made from a survey are for texts: leave them out otherwise."
+        )
     with_text = inputs.image is not None and texts is not None
     chosen = choose(statistics, crosses=has_cross(lm) and not kinds, images=with_text)
     if not has_words:
@@ -112,9 +118,19 @@ def measure_corpus(
     progress: Progress | None = None,
     resume: str | Path | None = None,
     ranks: Ranks | None = None,
+    engine: Engine | str | None = None,
 ) -> HeadTable:
     """The table of texts that stream, as `measure` returns it. Errors: as of `measure`."""
-    run = corpus_sums(what, as_corpus(texts), progress=progress, resume=resume, ranks=ranks)
+    if engine is None:
+        run = corpus_sums(what, as_corpus(texts), progress=progress, resume=resume, ranks=ranks)
+    else:
+        if ranks is not None or is_split(what.lm.model):
+            raise StatisticError(
+                "engine= brings processes of its own, each with the whole model: leave out ranks=, and give a model "
+                "that is not divided among processes."
+            )
+        folder = None if resume is None else Path(resume)
+        run = engine_of(engine).run(what, as_corpus(texts), resume=folder, progress=progress)
     total, basis = run.total, run.basis
     if not total.num_texts:
         reasons = str(total.failures).rstrip(".") or "it is empty"

@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import Json, percent, told_apart
+from manyheads.base import Json, percent
 from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
-from manyheads.recording import LayerRecord, Recording
+from manyheads.recording import LayerRecord, Recording, SpacedWord
 from manyheads.texts import Merging, Unit, Words, numbered, readable
 
 SAME = 1e-6  # of a share: rows that differ by less were computed from the same numbers
@@ -87,7 +87,7 @@ class WordSwap:
     @cached_property
     def _names(self) -> list[str]:
         """The words as sentences call them: two that are the same are told apart."""
-        return told_apart(self.words)
+        return SpacedWord.told_apart(self.words)
 
     @property
     def links(self) -> tuple[int, int]:

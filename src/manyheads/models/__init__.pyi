@@ -14,6 +14,7 @@ from .dimensions import size as size
 from .loading.bundled import BUNDLED as BUNDLED
 from .loading.checkpoints import quietly as quietly
 from .loading.load import LoadedModel as LoadedModel
+from .loading.load import Loading as Loading
 from .loading.load import load as load
 from .loading.load import model_facts as model_facts
 from .loading.offloaded import device_of as device_of

@@ -224,9 +224,21 @@ class SpacedWord(NamedTuple):
     aside: bool
 
     @staticmethod
-    def names(units: Sequence[Unit]) -> list[str]:
-        """The name that asks for each unit of a text."""
-        return names_of(units)
+    def told_apart(texts: Sequence[str]) -> list[str]:
+        """Each text, with its turn where the same one is there several times.
+
+        >>> SpacedWord.told_apart(["John", "and", "John", ",", ","])
+        ['John, 1st', 'and', 'John, 2nd', ', 1st', ', 2nd']
+        """
+        total, count = Counter(texts), Counter[str]()
+        names: list[str] = []
+        for text in texts:
+            count[text] += 1
+            turn = count[text]
+            ending = "th" if 10 < turn % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(turn % 10, "th")
+            comma = "," * text[-1:].isalnum()  # ", 2nd" is the second comma
+            names.append(f"{text}{comma} {turn}{ending}" if total[text] > 1 else text)
+        return names
 
     @staticmethod
     def place(words: Words, name: str, text: int) -> int | str:

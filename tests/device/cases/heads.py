@@ -218,3 +218,18 @@ def test_probes_of_roles(probe, both):
     host, device = both("llama", max_position_embeddings=256)
     got, want = (PROBES[probe](lm) for lm in (device, host))
     assert_same(got, want, share=1e-4)
+
+
+def test_what_a_head_writes(both):
+    host, device = both("llama")
+    got, want = (
+        mh.writes(lm, "L1H1", "the king is in the garden where the old man sat").to_pandas() for lm in (device, host)
+    )
+    for name in ("length", "of_layer", "along", "of_stream"):
+        assert_same(got[name].to_numpy(), want[name].to_numpy(), share=1e-4)
+    got, want = (mh.writes(lm, "L1H1") for lm in (device, host))
+    assert_same(
+        [got.copying.value, *(of.value for of in got.matching.values())],
+        [want.copying.value, *(of.value for of in want.matching.values())],
+        share=1e-3,
+    )

@@ -3,7 +3,7 @@
 import type { Envelope } from "../lib/api/envelope";
 import { cumulated, curled, decimal, inWords, peakOf, quoted, share, upper } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
-import type { Chapter, Scene, Table, Words } from "./scene";
+import { Places, type Chapter, type Scene, type Table, type Words } from "./scene";
 import { marginOf, type Rect, type Stage } from "./stage";
 import { ease, linear, mix, mixRect } from "./time";
 import { stripLength } from "./word";
@@ -15,6 +15,7 @@ const CHAPTERS: readonly Chapter[] = [
 const END = 17.6;
 const MIXED = 9.6; // seconds: the first sheet lands
 const SHEETS = 4; // seconds between the first sheet and the last
+const MARGIN = 32; // CSS pixels: that of the headline
 const IN_A_ROW = 16; // heads; more are set in several rows
 
 interface LayerHeader extends LookHeader {
@@ -115,7 +116,7 @@ class Layer implements Scene {
   readonly #parts: number;
   readonly #step: number;
   readonly #peaks: { query: number; value: number; stream: number };
-  readonly #layouts = new WeakMap<Stage, { key: string; layout: Layout }>();
+  readonly #places = new Places<Layout>();
 
   constructor(
     readonly header: LayerHeader,
@@ -234,7 +235,7 @@ class Layer implements Scene {
 
   // ------------------------------------------------------------------ drawing
   draw(stage: Stage, t: number): void {
-    const layout = this.#layoutOn(stage);
+    const layout = this.#places.on(stage, () => (stage.tall ? this.#rows(stage) : this.#columns(stage)));
     this.#drawLanes(stage, layout, t);
     const frames: (() => void)[] = [];
     for (let h = 0; h < this.#heads; h++) this.#drawHead(stage, layout, t, h, frames);
@@ -259,7 +260,10 @@ class Layer implements Scene {
       stage.text(title, layout.gutter - 18, y, { weight: 620, align: "right", alpha });
       below.forEach((words, i) => stage.text(words, layout.gutter - 18, y + (15 + 14 * i) * scale, { size: 11, colour: colours.ink3, align: "right", alpha }));
     }
-    if (!tall) stage.text(this.#short(stage, this.#me, layout.source.w + 26), layout.source.x, layout.source.y - 8, { weight: 620, colour: colours.accent });
+    // Where there is no room to tell it apart, its word alone.
+    const room = layout.source.w + 26;
+    const me = [this.#me, this.#me.replace(/,? \d+[a-z]{2}(?=”?$)/, "")].find((form) => stage.measure(form, { weight: 620 }) <= room) ?? this.#me;
+    if (!tall) stage.text(stage.fitted(me, room, { weight: 620 }), layout.source.x, layout.source.y - 8, { weight: 620, colour: colours.accent });
     if (before) {
       const alpha = ease(t, 0, 0.4) * (tall ? 1 - ease(t, 1.2, 1.8) : 1);
       stage.picture(stage.block(before, this.#parts, this.#peaks.stream), layout.source, alpha);
@@ -293,15 +297,9 @@ class Layer implements Scene {
   /** A title above a block, in the longest form that its column has room for. */
   #title(stage: Stage, rect: Rect, forms: string[], alpha: number, colour: string, weight = 620): void {
     const size = stage.tall ? 11 : 12;
-    const room = rect.w + (stage.tall ? 4 : 30);
+    const room = rect.w + (stage.tall ? 4 : stage.width < 1000 ? 20 : 30);
     const words = forms.find((form) => stage.measure(form, { size, weight: 620 }) <= room) ?? forms.at(-1)!;
     stage.text(words, rect.x, rect.y - 9, { size, weight, colour, alpha });
-  }
-
-  #short(stage: Stage, words: string, room: number): string {
-    let text = words;
-    while (text.length > 2 && stage.measure(text, { weight: 620 }) > room) text = `${text.slice(0, -2)}…`;
-    return text;
   }
 
   #blockSpot(stage: Stage, rect: Rect, values: Float32Array, words: (i: number) => string): void {
@@ -372,10 +370,10 @@ class Layer implements Scene {
       const room = tall ? 120 : zone.w + 18;
       const figure = share(shares[best]!);
       if (layout.twoLines) {
-        stage.text(this.#clipped(stage, key.called, room, size), top.x, top.y, { ...style, colour });
+        stage.text(stage.fitted(key.called, room, { size, weight: 700 }), top.x, top.y, { ...style, colour });
         stage.text(figure, top.x, top.y + 14 * stage.scale, { ...style, colour: follows ? colours.accent : colours.ink2 });
       } else {
-        const word = this.#clipped(stage, key.called, room - stage.measure(` ${figure}`, { size, weight: 700 }), size);
+        const word = stage.fitted(key.called, room - stage.measure(` ${figure}`, { size, weight: 700 }), { size, weight: 700 });
         stage.text(`${word} ${figure}`, top.x, top.y, { ...style, colour });
       }
     }
@@ -384,12 +382,6 @@ class Layer implements Scene {
       const { masked, name } = this.keys[j]!;
       return `H${h}: ${this.#me} → ${name}\n${masked ? "not visible" : `share of the look ${decimal(shares[j]!, 4)}`}`;
     });
-  }
-
-  #clipped(stage: Stage, words: string, room: number, size: number): string {
-    let text = words;
-    while (text.length > 2 && stage.measure(text, { size, weight: 700 }) > room) text = `${text.slice(0, -2)}…`;
-    return text;
   }
 
   /** Packed values, which melt into the head's output and sail to their place in the joined vector. */
@@ -511,8 +503,8 @@ class Layer implements Scene {
     });
     this.#title(stage, sum, SUM, ease(t, 9.5, 10), colours.ink);
     if (!tall) {
-      const count = t < 13.7 ? `${landed} of ${n}` : `${n} ${n === 1 ? "head" : "heads"} + bias`;
-      stage.text(this.#clipped(stage, count, sum.w + 30, 11), sum.x, sum.y + sum.h + 17 * scale, { size: 11, colour: colours.ink3, alpha: ease(t, 9.5, 10) });
+      const count = t < 13.7 ? `${landed} of ${n}` : `${n} ${n === 1 ? "head" : "heads"}${this.#biasWrote === null ? "" : " + bias"}`;
+      stage.text(stage.fitted(count, sum.w + 30, { size: 11, weight: 700 }), sum.x, sum.y + sum.h + 17 * scale, { size: 11, colour: colours.ink3, alpha: ease(t, 9.5, 10) });
     }
     this.#drawWrote(stage, layout, t);
   }
@@ -624,15 +616,6 @@ class Layer implements Scene {
   }
 
   // ------------------------------------------------------------------ places
-  #layoutOn(stage: Stage): Layout {
-    const key = `${stage.width}x${stage.height}x${stage.scale}`;
-    const known = this.#layouts.get(stage);
-    if (known?.key === key) return known.layout;
-    const layout = stage.tall ? this.#rows(stage) : this.#columns(stage);
-    this.#layouts.set(stage, { key, layout });
-    return layout;
-  }
-
   #columns(stage: Stage): Layout {
     const { width: W, height: H, scale: b } = stage;
     const n = this.#heads;
@@ -676,7 +659,7 @@ class Layer implements Scene {
     const outputW = Math.min(18, inner * 0.5);
     return {
       gutter, group, twoLines, joinedGroup: joined.group, names: cell >= 26 * b, labels: rows === 1,
-      source: { x: 14, y: top, w: Math.min(72 * b, gutter - 26), h: rows === 1 ? queryH : 48 },
+      source: { x: MARGIN, y: top, w: gutter - 18 - MARGIN, h: rows === 1 ? queryH : 48 },
       head: (h) => ({ x: x(h) + inner / 2, y: row(h) - 8, align: "center", box: { x: x(h) + inner / 2 - Math.min(18, inner / 2), y: row(h) - 20 * b, w: Math.min(36, inner), h: 17 * b } }),
       query: (h) => ({ x: x(h) + inner / 2 - queryW / 2, y: row(h), w: queryW, h: queryH }),
       zone: (h) => ({ x: x(h), y: row(h) + barDy, w: inner, h: barH + 1 }),

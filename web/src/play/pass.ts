@@ -113,6 +113,7 @@ class Pass implements Scene {
       return { headline: `Layer ${layer.layer} hardly moves ${this.#me}; ${looks}.`, figures: `its heads and its feed-forward: each less than 1 % of what ${this.#me} becomes` };
     }
     const figures = `this layer: ${share(layer.heads + layer.feed_forward)} of what ${this.#me} becomes · its heads ${share(layer.heads)} (${best.head} ${share(best.share)}) · its feed-forward ${share(layer.feed_forward)}`;
+    if (!isFelt(best.share) && isFelt(layer.heads)) return { headline: `Layer ${layer.layer}: no head alone moves ${this.#me} much; ${looks}.`, figures };
     if (!isFelt(best.share)) return { headline: `Layer ${layer.layer}: its feed-forward moves ${this.#me}; its heads hardly do.`, figures: `${figures} · ${looks}` };
     return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens, best.key)} (${share(best.weight)}).`, figures };
   }
@@ -194,7 +195,9 @@ class Pass implements Scene {
     const narrow = Math.max(3, Math.min(14 * scale, column * 0.26));
     const tallest = tall * most;
     const every = Math.ceil((30 * scale) / column); // names of layers that would touch are left out
-    stage.text("heads", left - 12 * scale, top + tallest / 2, { size: 12, weight: 620, align: "right" });
+    stage.text("heads", left - 12 * scale, top - 8 * scale, { size: 12, weight: 620, align: "right" });
+    const each = Math.ceil((13 * scale) / tall); // names of heads that would touch are left out
+    for (let h = 0; h < most; h += each) stage.text(`H${h}`, left - 12 * scale, top + tall * (h + 0.5) + 3 * scale, { size: 11, align: "right", colour: colours.ink3 });
     stage.text("feed-forward", left - 12 * scale, top + tallest + tall * 1.1 + 4 * scale, { size: 11, align: "right", colour: colours.ink2 });
     layers.forEach((layer, i) => {
       const x = left + column * i;
@@ -209,7 +212,7 @@ class Pass implements Scene {
       const free = left + column * (i + 1) - beside - 8 * scale;
       if (free > 56 * scale && p > 0.5) {
         for (const part of this.#best(i)) {
-          const words = fitted(stage, called(this.tokens, part.key), free);
+          const words = stage.fitted(called(this.tokens, part.key), free, { size: 11, mono: true, weight: 700 });
           stage.text(words, beside, top + tall * (this.#layers[i]!.indexOf(part) + 0.5) + 3 * scale, { size: 11, mono: true, colour: current ? colours.accent : colours.ink2, weight: current ? 700 : 400 });
         }
       }
@@ -317,11 +320,4 @@ class Pass implements Scene {
     this.#strip(stage, { x: left, y: top + row * layers.length, w: cell * most, h: thin }, layers.length, this.#progress(t, layers.length - 1));
     if (next.length) this.#next(stage, t, { x: margin, y: height - under + 16, w: width - 2 * margin, h: under - 20 });
   }
-}
-
-/** A word cut to its room. */
-function fitted(stage: Stage, words: string, room: number): string {
-  let text = words;
-  while (text.length > 2 && stage.measure(text === words ? text : `${text}…`, { size: 11, mono: true, weight: 700 }) > room) text = text.slice(0, -1);
-  return text === words ? text : `${text}…`;
 }

@@ -32,6 +32,20 @@ export interface Scene {
   table(): Table;
 }
 
+/** A scene's places on a stage, made anew where its size is another. */
+export class Places<Layout> {
+  readonly #known = new WeakMap<Stage, { size: string; layout: Layout }>();
+
+  on(stage: Stage, make: (stage: Stage) => Layout): Layout {
+    const size = `${stage.width}x${stage.height}x${stage.scale}`;
+    const known = this.#known.get(stage);
+    if (known?.size === size) return known.layout;
+    const layout = make(stage);
+    this.#known.set(stage, { size, layout });
+    return layout;
+  }
+}
+
 const BEFORE = 0.02; // seconds: a still is the last moment of its chapter, not the first of the next one
 
 /** The index of the chapter that is played at t. */

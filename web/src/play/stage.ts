@@ -139,6 +139,13 @@ export class Stage {
     return this.context.measureText(words).width;
   }
 
+  /** A text, cut to its room with "…". */
+  fitted(words: string, room: number, style: TextStyle = {}): string {
+    let text = words;
+    while (text.length > 2 && this.measure(text, style) > room) text = `${text.slice(0, -2)}…`;
+    return text;
+  }
+
   /** A line of text whose baseline is at y. */
   text(words: string, x: number, y: number, style: TextStyle = {}): void {
     const { context } = this;

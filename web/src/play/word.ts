@@ -3,7 +3,7 @@
 import type { Envelope } from "../lib/api/envelope";
 import { cumulated, curled, decimal, dot, inWords, peakOf, quoted, share } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, OTHERS, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
-import type { Chapter, Scene, Table, Words } from "./scene";
+import { Places, type Chapter, type Scene, type Table, type Words } from "./scene";
 import { marginOf, type Point, type Rect, type Stage } from "./stage";
 import { ease, mix, mixRect } from "./time";
 
@@ -121,7 +121,7 @@ class Word implements Scene {
   readonly #peaks: { match: number; product: number; value: number; stream: number };
   readonly #parts: number;
   readonly #products: (Float32Array | null)[];
-  readonly #layouts = new WeakMap<Stage, { key: string; layout: Layout }>();
+  readonly #places = new Places<Layout>();
 
   constructor(
     readonly header: WordHeader,
@@ -255,7 +255,7 @@ class Word implements Scene {
 
   // ------------------------------------------------------------------ drawing
   draw(stage: Stage, t: number): void {
-    const layout = this.#layoutOn(stage);
+    const layout = this.#places.on(stage, () => (stage.tall ? this.#rows(stage) : this.#columns(stage)));
     this.#drawLanes(stage, layout, t);
     this.#drawWords(stage, layout, t);
     this.#drawKeys(stage, layout, t);
@@ -684,15 +684,6 @@ class Word implements Scene {
   }
 
   // ------------------------------------------------------------------ places
-  #layoutOn(stage: Stage): Layout {
-    const key = `${stage.width}x${stage.height}x${stage.scale}`;
-    const known = this.#layouts.get(stage);
-    if (known?.key === key) return known.layout;
-    const layout = stage.tall ? this.#rows(stage) : this.#columns(stage);
-    this.#layouts.set(stage, { key, layout });
-    return layout;
-  }
-
   #columns(stage: Stage): Layout {
     const { width: W, height: H, scale: b } = stage;
     const { scores, shares, q, out } = this.look;
@@ -816,11 +807,7 @@ class Word implements Scene {
     const unit = (scoreW - 8) / (high - low || 1);
     const zero = scoreX + 4 - low * unit;
     const type = 11.5;
-    const labels = this.keys.map(({ label }) => {
-      let words = label;
-      while (words.length > 2 && stage.measure(words, { size: type, mono: true, weight: 700 }) > keyX - 20) words = `${words.slice(0, -2)}…`;
-      return words;
-    });
+    const labels = this.keys.map(({ label }) => stage.fitted(label, keyX - 20, { size: type, mono: true, weight: 700 }));
     const streamH = wide ? 84 : 52;
     const mosaicY = top + pitch * n + 14;
     const mosaicH = Math.max(40, Math.min(wide ? 130 : 84, H - mosaicY - streamH - 58));

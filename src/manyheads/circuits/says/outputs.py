@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, brief, percent, plain, plural, told_apart
+from manyheads.base import Json, brief, percent, plain, plural
 from manyheads.circuits.says.stream import Addition, Norm, additions
 from manyheads.errors import HeadError, ManyHeadsError, ShapeError, TextError
 from manyheads.heads import Head, NotIterated
@@ -436,7 +436,10 @@ class OutputRow:
         )
         pieces = readable(tokens)
         texts = [unit.text if unit.special or unit.word >= 0 else pieces[unit.tokens[0]] for unit in units]
-        names = [name if unit.special else f'"{name}"' for name, unit in zip(told_apart(texts), units, strict=True)]
+        names = [
+            name if unit.special else f'"{name}"'
+            for name, unit in zip(SpacedWord.told_apart(texts), units, strict=True)
+        ]
         return names, [unit.tokens for unit in units], [bool(sink[list(unit.tokens)].all()) for unit in units]
 
     def _word(self) -> str:
@@ -444,7 +447,7 @@ class OutputRow:
         if not self.layer.crosses and self.key_tokens is not None:
             return self.name_of(self.query)
         tokens = self.layer.tokens.text(self.text)
-        return f'"{told_apart(readable(tokens))[self.query]}"' if tokens.pieces else f"place {self.query}"
+        return f'"{SpacedWord.told_apart(readable(tokens))[self.query]}"' if tokens.pieces else f"place {self.query}"
 
     def name_of(self, key: int) -> str:
         """The word of a key, as it is called in a sentence."""

@@ -149,9 +149,9 @@ class WhyMeans(NotIterated):
             order = [row for row in order if abs(row.share) >= LEAST]
             signs = ([row for row in order if row.share > 0][:LISTED], [row for row in order if row.share < 0][:LISTED])
             words = [", ".join(_mean_in_words(row) for row in rows) for rows in signs]
-            said = "; ".join(part for part in (words[0], words[1] and f"against: {words[1]}") if part)
+            writers = "; ".join(part for part in (words[0], words[1] and f"against: {words[1]}") if part)
             null = "" if np.isnan(self.null[side]) else f" (by chance within +-{self.null[side]:.2f})"
-            lines.append(f"  {side}{null}: {said or 'nothing stands out'}")
+            lines.append(f"  {side}{null}: {writers or 'nothing stands out'}")
         return tuple(lines)
 
     def _repr_html_(self) -> str:

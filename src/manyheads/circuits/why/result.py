@@ -87,7 +87,8 @@ class Why(NotIterated):
 
     - `query`, `key`: a row for each writer of the query's stream, and of the keys'; the largest shares first. Each of
       the two adds up to `total`: they are two views of the same sum, by whose query it was and by whose key.
-    - `from_token`, `to_token`, `against`: the tokens with their weights; `against` is None for all other keys together.
+    - `from_token`, `to_token`: the token that looks, and the one that is looked at, with its weight.
+    - `against`: the other token with its weight; None for all other keys together.
     - `next`: the row's other keys with the largest weights.
     - `log_odds`: of the weight against that, in nats: `total`, which writers add up to, and `rows`, by name what is
       not linear in them: "spread" (over the other keys), "sink", "softcap", "position bias", "rounding".

@@ -38,6 +38,7 @@ from manyheads.models import AttentionCall, LoadedModel
 FIT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """How far a stream's parts may be from it, and a gradient from a factor of the stream's, to be held for the same."""
 LAST_STEPS = 24  # of the graph before q and k: a rotation's, a norm's, a projection's
+TOGETHER = 48  # vectors at every place that are multiplied together
 PATCHED = 64  # texts of a run in which writers are really taken out
 Side = Literal["query", "key"]
 Shares = dict[str, tuple[str, float]]
@@ -101,31 +102,38 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     zero = torch.zeros_like(where)
     names, writers = row_names(reach.entries), list[Writer]()
     number_of = {id(entry): number for number, entry in enumerate(stream.entries)}
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("vectors", "places", "lengths", "before", "after")}
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("places", "lengths", "before", "after")}
+    vectors_of, pending = dict[int, Tensor](), list[tuple[int, Tensor]]()
     for number, (entry, way, gradient) in enumerate(zip(reach.entries, reach.ways, reach.of_entries, strict=True)):
         if way is not None and around is not None and at_point is not None and growth is not None:
             written = way.arrived(entry.written((zero, where)), where)
             places = torch.einsum("wpm,pm->wp", written, at_point)
-            vectors = written.flatten(1) @ around.flatten(1).T
+            pending.append((number, written))
+            if sum(len(block) for _, block in pending) >= TOGETHER:
+                vectors_of |= _vectors(pending, around)
+                pending = []
             lengths, (before, after) = written.norm(dim=-1), growth.without(written)
         else:
             grads = [probe[len(targets) - len(own) + own.index(number)] for probe in probes]
             if entry.value.ndim == 1:
                 places = reach.bias_at_places(entry, gradient)[None]
-                vectors = torch.stack([reach.bias_at_places(entry, g).sum() for g in grads])[None]
+                vectors_of[number] = torch.stack([reach.bias_at_places(entry, g).sum() for g in grads])[None]
                 lengths = exact(entry.value).norm().expand(places.shape)
             else:
                 written = entry.written((zero, where))
                 places = (written * reach.at_places([gradient], written.shape[-1])).sum(-1)
-                vectors = torch.einsum("wpm,dpm->wd", written, reach.at_places(grads, written.shape[-1]))
+                vectors_of |= _vectors([(number, written)], reach.at_places(grads, written.shape[-1]))
                 lengths = written.norm(dim=-1)
             before, after = torch.ones_like(places), torch.ones_like(places)
             if growth is not None:
                 after = growth.without_bias(entry)
-        for column, values in zip(columns.values(), (vectors, places, lengths, before, after), strict=True):
+        for column, values in zip(columns.values(), (places, lengths, before, after), strict=True):
             column.append(values.double().cpu())
         writers += [Writer(name, kind, number_of[id(entry)], place) for place, (name, kind) in enumerate(names[number])]
-    vectors, places, lengths, before, after = (torch.cat(column) for column in columns.values())
+    if around is not None and pending:
+        vectors_of |= _vectors(pending, around)
+    vectors = torch.cat([vectors_of[number] for number in range(len(reach.entries))]).double().cpu()
+    places, lengths, before, after = (torch.cat(column) for column in columns.values())
     host = where.cpu()
 
     def of_keys(values: Float64[Tensor, "w p"], elsewhere: float) -> Float64[Tensor, "w k"]:
@@ -140,7 +148,7 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
         products, before, after = of_keys(places, 0.0), of_keys(before, 1.0), of_keys(after, 1.0)
     products = products.masked_fill(~row.visible, 0)
     rounding = reach.rounding(lm, row, products)
-    if growth is None:
+    if growth is None or reach.bypassed:
         without = _patched_products(lm, batch, stream, row, side, writers)
     else:
         kinds = torch.tensor([reach.stage(stream.entries[writer.entry]) for writer in writers], device="cpu")
@@ -153,15 +161,24 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     return Split(tuple(writers), vectors, products, without, host, lengths, sizes, rounding)
 
 
+def _vectors(written: Sequence[tuple[int, Tensor]], around: Float[Tensor, "d p m"]) -> dict[int, Float[Tensor, "w d"]]:
+    """What entries wrote, as the head's dimensions see it over all places: of many at once, for `around` is large."""
+    blocks = [block for _, block in written]
+    vectors = torch.cat(blocks).flatten(1) @ around.flatten(1).T
+    sizes = [len(block) for block in blocks]
+    return dict(zip((number for number, _ in written), vectors.split(sizes), strict=True))
+
+
 def shares_of(reaches: Sequence[Reach]) -> list[Shares]:
     """Of each head of a layer, what each writer gave the sum that its `Reach` was made for.
 
     All of them by one pass over what was written, where all of the stream comes by one point.
     """
     out: list[Shares] = [{} for _ in reaches]
-    together: dict[tuple[bool, tuple[int, ...]], list[int]] = {}
+    together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for number, reach in enumerate(reaches):
-        together.setdefault((reach.point is None, tuple(reach.where.tolist())), []).append(number)
+        point = 0 if reach.point is None else id(reach.point.x)
+        together.setdefault((point, tuple(reach.where.tolist())), []).append(number)
     for numbers in together.values():
         of_group = [reaches[number] for number in numbers]
         first = of_group[0]
@@ -245,7 +262,8 @@ class Reach:
     - `point`, `at_point`: where all of the stream comes by, and the gradient there; None where norms stand in the
       stream itself.
     - `ways`: of each entry to the point; None of what enters after it, biases of the norm there and of q or k.
-    - `own_norm`: the norm of q or k, if they have one.
+    - `own_norm`: the norm of q or k, if they have one; `bypassed`, whether a part of them comes by another way, as the
+      turned part of a latent key.
     """
 
     stream: Stream
@@ -258,6 +276,7 @@ class Reach:
     at_point: Tensor
     ways: list[_Way | None]
     own_norm: HeldNorm | None
+    bypassed: bool = False
 
     @classmethod
     def of(
@@ -296,12 +315,17 @@ class Reach:
         of_entries, rest = gradients[: len(entries)], gradients[len(entries) :]
         reach.entries = [entry for entry, g in zip(entries, of_entries, strict=True) if g is not None]
         reach.of_entries = [g for g in of_entries if g is not None]
-        own_norms = [norm for norm, g in zip(inside, rest[len(points) :], strict=True) if g is not None]
+        own_norms = [(norm, g) for norm, g in zip(inside, rest[len(points) :], strict=True) if g is not None]
         met = [(point, g) for point, g in zip(points, rest, strict=False) if g is not None]
         reach.ways = [None] * len(reach.entries)
         if len(met) == 1 and len(own_norms) < 2:
-            reach.own_norm = own_norms[0] if own_norms else None
             reach.point, reach.at_point = met[0]
+            for norm, g in own_norms:
+                reach.own_norm = norm
+                with torch.enable_grad():
+                    (through,) = torch.autograd.grad(norm.x, [reach.point.x], g, retain_graph=True)
+                off = float((through - reach.at_point).norm())
+                reach.bypassed = not off <= FIT[through.dtype] * float(reach.at_point.norm())
             reach.ways = reach._ways(read)
             if not reach._adds_up():
                 reach.point, reach.ways = None, [None] * len(reach.entries)
@@ -429,7 +453,8 @@ class _Growth:
         self.reach, self.norm, self.own_norm = reach, reach.point.norm, reach.own_norm
         width = reach.point.x.shape[-1]
         self.x = exact(reach.point.x.detach().reshape(-1, width)[reach.where])
-        if self.own_norm is None:
+        if self.own_norm is None or reach.bypassed:
+            self.own_norm = None
             return
         of = self.own_norm.x
         self.own_x = exact(reach.of_head(of.detach())[reach.where])
@@ -501,16 +526,16 @@ def _patched_products(
     lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, writers: Sequence[Writer]
 ) -> Float64[Tensor, "w k"]:
     """The row's products without each writer on one side: the model run again, all else in the stream as it was."""
-    found: list[Tensor] = []
+    products: list[Tensor] = []
     group = row.call.site.kv_head_of(row.head)
     for begin in range(0, len(writers), PATCHED):
         call = patched(lm, batch, stream, row.call, writers[begin : begin + PATCHED])
         if side == "query":
             q = call.q[:, row.head, row.query].double().cpu()
-            found.append(call.rule.scale * q @ row.k.T)
+            products.append(call.rule.scale * q @ row.k.T)
         else:
-            found.append(call.rule.scale * (call.k[:, group].double().cpu() @ row.q))
-    return torch.cat(found)
+            products.append(call.rule.scale * (call.k[:, group].double().cpu() @ row.q))
+    return torch.cat(products)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .from_weights import MATCHING as MATCHING
-from .from_weights import MOST as MOST
 from .from_weights import Ranks as Ranks
 from .from_weights import TraceShare as TraceShare
 from .head_writes import TokenTable as TokenTable

@@ -195,8 +195,12 @@ class SiteCircuits:
         first = next(site for site in self.lm.spec.sites if site.stack == self.site.stack)
         if self.site == first:
             return {}, f"{self.site} is the first layer, whose keys have not passed its feed-forward: not asked"
-        if not self.shared.rotations:
-            self.shared.rotations |= rotations_of(self.lm, self.shared.folds, max(DISTANCES))
+        try:
+            if not self.shared.rotations:
+                self.shared.rotations |= rotations_of(self.lm, self.shared.folds, max(DISTANCES))
+            self.products("token", "token")
+        except ModelError as error:  # a model of fewer positions, or without a vector for a token past its first block
+            return {}, str(error)
         rotation = self.shared.rotations[str(self.site)]
         if isinstance(rotation, str):
             return {}, rotation

@@ -103,6 +103,18 @@ class Writes(NotIterated):
         return "neither" if share < OFTEN else "promotes" if value > 0 else "suppresses"
 
     @property
+    def evidence(self) -> str:
+        """What `does` rests on, in words: the trace share beside chance, and how the sample's words fare."""
+        value, chance = self.copying
+        side, share = max(
+            (("promoted", self.ranks.copies), ("suppressed", self.ranks.suppresses)), key=lambda pair: pair[1]
+        )
+        return (
+            f"copying {value:+.2f}, chance within ±{2 * chance:.2f}; among the {MOST} most {side} for {share:.0%} of "
+            f"{self.ranks.num_words} words"
+        )
+
+    @property
     def looks_for(self) -> Matching | None:
         """What it looks for, by weights: the question with the larger share, where that is beyond chance; else None."""
         clear = {name: of for name, of in self.matching.items() if of.value >= max(CLEAR, SURE * of.chance)}
@@ -185,10 +197,15 @@ class Writes(NotIterated):
         return brief(f"Writes({self.head}: {self._habit()}, copying {self.copying.value:+.2f})")
 
     def __str__(self) -> str:
-        lines = [f"{self.head} writes: it {self._habit()} ({self._evidence()})"]
-        asked = ", ".join(f"{name} {of.value:.2f} (chance ±{2 * of.chance:.2f})" for name, of in self.matching.items())
-        looks = self.looks_for or ("neither of two things asked" if self.matching else "not asked")
-        lines.append(f"  looks for: {looks}{f'; matching: {asked}' if asked else ''}")
+        lines = [f"{self.head} writes: it {self._habit()} ({self.evidence})"]
+        scores = {name: f"{of.value:.2f}, chance ±{2 * of.chance:.2f}" for name, of in self.matching.items()}
+        if self.looks_for is not None:
+            others = "".join(f"; {name} {score}" for name, score in scores.items() if name != self.looks_for)
+            lines.append(f"  looks for: {self.looks_for} (matching {scores[self.looks_for]}{others})")
+        elif scores:
+            lines.append(f"  looks for: neither {' nor '.join(f'{name} ({score})' for name, score in scores.items())}")
+        else:
+            lines.append("  looks for: not asked")
         for row in self.strongest:
             heard = [key for key in row.keys if abs(key.value) >= NOTED] or row.keys[:1]
             keys = ", ".join(f"{key.token!r} ({key.position}) {key.value:.2f}" for key in heard)
@@ -205,16 +222,6 @@ class Writes(NotIterated):
             "suppresses": "suppresses the token it looks at",
             "neither": "neither promotes nor suppresses the token it looks at",
         }[self.does]
-
-    def _evidence(self) -> str:
-        value, chance = self.copying
-        side, share = max(
-            (("promoted", self.ranks.copies), ("suppressed", self.ranks.suppresses)), key=lambda pair: pair[1]
-        )
-        return (
-            f"copying {value:+.2f}, chance within ±{2 * chance:.2f}; among the {MOST} most {side} for {share:.0%} of "
-            f"{self.ranks.num_words} words"
-        )
 
 
 def _words(pairs: Sequence[tuple[str, float]]) -> str:
@@ -291,13 +298,13 @@ def writes_of(
 
 
 def _by_weights(lm: LoadedModel, circuits: SiteCircuits, head: Head, source: Source, ids: Sequence[int]) -> Writes:
-    copying, (matching, asked) = circuits.copying(head.index, source), circuits.matching(head.index)
+    copying, (matching, matching_note) = circuits.copying(head.index, source), circuits.matching(head.index)
     ranks, written = circuits.in_tokens(head.index, source, ids, LISTED)
     tables = tuple(
         TokenTable(named(lm, token), *(tuple((named(lm, index), value) for index, value in side) for side in sides))
         for token, *sides in written
     )
-    notes = {"model": lm.name, "source": SOURCES[source], "matching": asked}
+    notes = {"model": lm.name, "source": SOURCES[source], "matching": matching_note}
     readout = circuits.readout
     notes["read out"] = f"by the embedding table: {readout.by_embedding}" if readout.by_embedding else "by its logits"
     notes["left out"] = "each norm's scale, which differs by token; biases"

@@ -124,12 +124,12 @@ def _one_text(
     """The rows of one text, the stream before the layer at each position, and what its logits are in words."""
     site = circuits.site
     addition, call = layer_additions(lm, batch, site)
-    given = torch.einsum("nf,fm->nm", addition.joined[..., head, :], addition.weight[head].double())
-    added = addition.through(given)
+    projected = torch.einsum("nf,fm->nm", addition.joined[..., head, :], addition.weight[head].double())
+    added = addition.through(projected)
     layer, before = addition.of_layer, addition.before
     lengths, of_layer, of_stream = (x.norm(dim=-1) for x in (added, layer, before))
     along = (added * layer).sum(-1) / layer.square().sum(-1).clamp_min(1e-300)
-    becomes, table, factor, how = _at_the_end(lm, circuits, batch, site, given)
+    becomes, table, factor, how = _at_the_end(lm, circuits, batch, site, projected)
     keys = _keys(call, head, tokens)
     rows: list[Position] = []
     for begin in range(0, len(tokens), BLOCK_ROWS):

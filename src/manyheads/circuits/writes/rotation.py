@@ -58,9 +58,9 @@ def rotations_of(lm: LoadedModel, folds: Sequence[NormFold], longest: int) -> di
     holders = {}
     for site in lm.spec.sites:
         module = model.get_submodule(site.module.partition("#")[0])
-        found = [holder for holder in holders_of(module, site) if "q" in holder.parts]
-        if found:
-            holders[str(site)] = module, found[0].module
+        holder = next((holder for holder in holders_of(module, site) if "q" in holder.parts), None)
+        if holder is not None:
+            holders[str(site)] = module, holder.module
     handles = []
     for name, (_, module) in holders.items():
 
@@ -102,13 +102,13 @@ def rotations_of(lm: LoadedModel, folds: Sequence[NormFold], longest: int) -> di
     return result
 
 
-def _fitted(raw: Float[Tensor, "b h n d"], given: Float[Tensor, "b h n d"], tolerance: float) -> Rotation | None:
+def _fitted(raw: Float[Tensor, "b h n d"], received: Float[Tensor, "b h n d"], tolerance: float) -> Rotation | None:
     """The pairing and the angles that make queries what attention received; None where none does."""
-    raw, given = (torch.nn.functional.normalize(x, dim=-1).cpu() for x in (raw, given))
+    raw, received = (torch.nn.functional.normalize(x, dim=-1).cpu() for x in (raw, received))
     count, width = raw.shape[2], raw.shape[3]
-    if float((raw - given).norm(dim=-1).max()) <= tolerance:
+    if float((raw - received).norm(dim=-1).max()) <= tolerance:
         return Rotation((), (), torch.ones(count, 0, dtype=torch.complex128, device="cpu"))
-    moved = ((raw - given).abs().amax((0, 1, 2)) > tolerance * width**-0.5).nonzero()
+    moved = ((raw - received).abs().amax((0, 1, 2)) > tolerance * width**-0.5).nonzero()
     fewest = 2 * ((int(moved.max()) + 2) // 2)
     best: tuple[float, Rotation] | None = None
     for rotated in range(fewest, width + 1, 2):
@@ -117,7 +117,7 @@ def _fitted(raw: Float[Tensor, "b h n d"], given: Float[Tensor, "b h n d"], tole
             (range(half), range(half, rotated)),
             (range(0, rotated, 2), range(1, rotated, 2)),
         ):
-            x, y = (torch.complex(q[..., list(first)], q[..., list(second)]) for q in (raw, given))
+            x, y = (torch.complex(q[..., list(first)], q[..., list(second)]) for q in (raw, received))
             turns = (y * x.conj()).sum((0, 1))
             turns = turns / turns.abs().clamp_min(1e-300)
             off = float((y - x * turns).norm(dim=-1).max())

@@ -95,10 +95,10 @@ def _played(scene: SceneBlock) -> dict[str, Any]:
         opened = open_text(desk, lm, scene.sentence)
         info = desk.info(opened)
         token = next(i for i, token in enumerate(info.tokens) if token.label.strip() == scene.word)
-        said = output_of(desk.workspace, opened, scene.head, token, SCENE_KEYS)
+        envelope = output_of(desk.workspace, opened, scene.head, token, SCENE_KEYS)
     finally:
         desk.close()
-    return {"info": info.model_dump(mode="json"), "token": token, "said": base64.b64encode(said).decode()}
+    return {"info": info.model_dump(mode="json"), "token": token, "said": base64.b64encode(envelope).decode()}
 
 
 def _choices(parameters: Sequence[Parameter]) -> Iterator[dict[str, str]]:

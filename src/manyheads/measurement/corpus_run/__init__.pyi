@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .actor import Actor as Actor
 from .chunks import SURVEY_TEXTS as SURVEY_TEXTS
 from .chunks import Chunk as Chunk
 from .chunks import Chunked as Chunked
@@ -8,6 +9,9 @@ from .chunks import code_digest as code_digest
 from .chunks import config_digest as config_digest
 from .chunks import config_of as config_of
 from .chunks import read_chunk as read_chunk
+from .driver import ActorLost as ActorLost
+from .driver import Driver as Driver
+from .driver import Engine as Engine
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole

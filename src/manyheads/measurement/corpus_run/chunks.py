@@ -182,12 +182,16 @@ Wanted = str | Sequence[str | Statistic] | Callable[[Survey], str | Sequence[str
 
 @dataclass(frozen=True, eq=False)
 class CorpusStart:
-    """The first chunks of a corpus, tokenised where that was needed, and all that follow."""
+    """The first chunks of a corpus, tokenised where that was needed, and all that follow.
+
+    `enough`: whether they hold enough to learn from; a corpus may end before. `whole`: whether nothing follows.
+    """
 
     chunks: tuple[Chunk, ...]
     read: dict[int, Chunked]
     rest: Iterator[Chunk]
     whole: bool
+    enough: bool = True
 
     @property
     def survey(self) -> Survey:
@@ -207,6 +211,7 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
     first_chunks: list[Chunk] = []
     read: dict[int, Chunked] = {}
     num_tokens = num_texts = 0
+    enough = False
     for chunk in stream:
         first_chunks.append(chunk)
         num_texts += len(chunk.documents)
@@ -215,12 +220,12 @@ def read_head(lm: LoadedModel, stream: Iterator[Chunk], long: Long, num_document
             num_tokens += read[chunk.number].reading.num_tokens
         # A resumed run takes the head's length from what was stored and counts no tokens: statistics are made from the
         # survey, so it must hold the very documents of the first start.
-        enough = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
-        if enough if num_documents is None else num_texts >= num_documents:
+        of_tokens = num_tokens >= SURVEY_TOKENS or num_texts >= SURVEY_TEXTS
+        if enough := of_tokens if num_documents is None else num_texts >= num_documents:
             break
     following = next(stream, None)  # one chunk more, to know whether the head is the whole corpus
     unread = iter(()) if following is None else chain([following], stream)
-    return CorpusStart(tuple(first_chunks), read, unread, following is None)
+    return CorpusStart(tuple(first_chunks), read, unread, following is None, enough)
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,6 +367,15 @@ def texts_of(corpus: Corpus) -> dict[str, str]:
     """Those inputs that say which texts are measured."""
     place = corpus.place or WHOLE
     return {"texts": corpus.key, "shard": f"{place.index} of {place.of} by {place.by}"}
+
+
+def require_read_again(corpus: Corpus) -> None:
+    """Errors: StatisticError where a corpus can be read once only, so that a run over it cannot be gone on with."""
+    if not corpus.key:
+        raise StatisticError(
+            f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "
+            f"corpus of files."
+        )
 
 
 def require_same(inputs: dict[str, str], known: dict[str, str], folder: Path) -> None:

@@ -25,6 +25,7 @@ from manyheads.machine import ALONE, Ranks, splits_heads
 from manyheads.measurement.corpus_run import store
 from manyheads.measurement.corpus_run.basis import ANY, Basis, named_shards
 from manyheads.measurement.corpus_run.chunks import Wanted
+from manyheads.measurement.corpus_run.driver import Driver
 from manyheads.measurement.corpus_run.run import CorpusRun, corpus_sums
 from manyheads.measurement.corpus_run.worker import RunRequest
 from manyheads.measurement.split_heads import whole_table
@@ -266,6 +267,13 @@ class HeadSums:
                 f"again with this one."
             )
         return _read(tensors, words, str(path))
+
+    @staticmethod
+    def of_run(run: CorpusRun | Driver) -> HeadSums:
+        """The sums that a run came to, of a whole corpus or of a shard."""
+        sums = _without_model("")
+        sums._add(run.total, run.basis)
+        return sums
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._basis is None:

@@ -28,6 +28,7 @@ from manyheads.measurement.corpus_run.chunks import (
     chunks_of,
     learn,
     read_head,
+    require_read_again,
     require_same,
     texts_of,
 )
@@ -52,11 +53,8 @@ def corpus_sums(
     """
     require_reader(what.lm, what.long)
     corpus = as_corpus(texts)
-    if resume is not None and not corpus.key:
-        raise StatisticError(
-            f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "
-            f"corpus of files."
-        )
+    if resume is not None:
+        require_read_again(corpus)
     divided = is_split(what.lm.model)
     if divided and resume is not None:
         raise StatisticError(

@@ -223,6 +223,8 @@ class RunTotal:
 
     def add(self, part: BatchPart | RunTotal) -> None:
         """Add what other batches come to."""
+        done = part.done
+        assert not self.done.overlaps(done), "a batch counts once"
         if isinstance(part, RunTotal):
             self.sums.merge(part.sums)
             self.parts |= part.parts
@@ -230,7 +232,7 @@ class RunTotal:
             self.sums.add(part.adds)
         self.failures += part.failures
         self.counts.update(part.counts)
-        self.done.add(part.done)
+        self.done.add(done)
 
     def tensors(self) -> dict[str, Tensor]:
         return {**self.done.tensors(), **self.sums.tensors()}

@@ -284,7 +284,7 @@ def load(
         raise ModelError(f"load() takes a name, a folder or a torch module, not a {type(what).__name__}.")
     if name is not None:
         raise ModelError(f"{name=} is for a model in hand, and {what!r} has a name of its own. Leave it out.")
-    given = tokenizer, processor
+    readers = tokenizer, processor
     place, why_there = choose_device(device)
     kind = None if dtype is None else weights_dtype(dtype, place)
     with quietly():
@@ -329,7 +329,7 @@ def load(
     is_bundled = isinstance(what, str) and what in BUNDLED
     name = os.fspath(what) if is_bundled or checkpoint.commit else os.path.abspath(os.path.expanduser(what))
     loading = Loading(
-        name, *given, device, dtype, checkpoint.commit or None, trust_remote_code, attn_implementation
+        name, *readers, device, dtype, checkpoint.commit or None, trust_remote_code, attn_implementation
     )  # fmt: skip
     object.__setattr__(lm, "_loaded", (loading, _state(lm)))
     return lm

@@ -184,8 +184,12 @@ def _part(
     # A long exact page is near its limit: it keeps what its first head says, and not the layer's twelve times as much.
     with_layer = factors is None or factors.header["dtype"] == "float32"
     header["said"], outputs, kept_words = said_of(desk, opened, atlas, text, with_layer)
-    kept, header["swaps"], scenes, scene_words = scenes_of(desk, opened, info, header["said"], text)
-    info, outputs, kept_words = info.model_copy(update={"kept": kept}), outputs | scenes, kept_words + scene_words
+    kept_scenes, header["swaps"], scenes, scene_words = scenes_of(desk, opened, info, header["said"], text)
+    info, outputs, kept_words = (
+        info.model_copy(update={"kept": kept_scenes}),
+        outputs | scenes,
+        kept_words + scene_words,
+    )
     if factors is not None:
         info = info.model_copy(update={"notes": {**info.notes, "held": factors.words + kept_words}})
         return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays, **outputs))
@@ -273,11 +277,11 @@ def scenes_of(
     if not passes and not swaps:
         return None, {}, {}, ""
     swap = Alternatives(word=offer.word, words=list(swaps)) if offer is not None and swaps else None
-    kept = KeptScenes(
+    kept_scenes = KeptScenes(
         head=said["head"], query=said["query"], passes=passes, swap=swap, at=place.begin if place is not None else 0
     )
     words = f"; the forward pass of token {token}" if passes else ""
-    return kept, swaps, arrays, words + (f"; “{offer.word}” changed" if offer is not None and swaps else "")
+    return kept_scenes, swaps, arrays, words + (f"; “{offer.word}” changed" if offer is not None and swaps else "")
 
 
 def program(name: str) -> bytes:

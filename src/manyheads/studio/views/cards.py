@@ -1,4 +1,4 @@
-"""The card of one head, as the page shows it: that of the library, with numbers as people read them."""
+"""The card of one head, as the page shows it: that of `mh.card`, with numbers as people read them."""
 
 from __future__ import annotations
 

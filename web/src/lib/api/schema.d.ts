@@ -1,4 +1,4 @@
-// openapi.json sha256:a928052df3ef317fcd688ff823a92795bed0fbaabd9cc420862719a5c185806d
+// openapi.json sha256:d75f0451ac01303b97c60f1a51f8d0d0cfe0e7fe18d372c114155e4fc5a23e6f
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1161,7 +1161,7 @@ export interface components {
         };
         /**
          * CardFact
-         * @description One line of a section: a number beside chance, in words as people read them. `head`: the head that it is about.
+         * @description One line of a section: a number beside chance, as people read them. `head`: the head that it is about.
          */
         CardFact: {
             /** Chance */

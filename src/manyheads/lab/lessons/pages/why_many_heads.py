@@ -205,7 +205,7 @@ def within(values: Values, load: Loader) -> Right:
 
 def cost_ratio(values: Values, load: Loader) -> Right:
     """Weights of many heads, as a multiple of one head's that is as wide as the model."""
-    m, h, wide = values.whole("d_model"), values.whole("heads"), values["width"] == "d_model"
+    m, h, wide = values.whole("d_model"), values.whole("heads"), values["width"] == "d"
     answer = sum(weights(m, h, wide=wide)[name] for name in "qkv") / sum(weights(m, 1)[name] for name in "qkv")
     return Right(
         answer,
@@ -246,7 +246,7 @@ CHECKS: Mapping[str, Check | Predict] = {
          number("target", "target", 5, -10, 10, 0.5, others=(1.5, 2.5, 7))),
     ),
     "cost-ratio": Check(
-        cost_ratio, (WIDTH, HEADS, choice("width", "width of a head", ("d_model / heads", "d_model"))), sound=fitting
+        cost_ratio, (WIDTH, HEADS, choice("width", "width of a head", ("d / h", "d"))), sound=fitting
     ),
     "highest-rank": Check(
         highest_rank, (WIDTH, HEADS, whole("tokens", "tokens", 1000, 1, 100_000, others=(300, 2000))), sound=fitting

@@ -38,16 +38,14 @@ from manyheads.texts import Tokens
 TEXTS = 64  # of the page, for losses and families: as many as `manyheads ablate` reads
 SHORTEST, LONGEST, POOL = 8, 32, 60  # tokens of a text that is shown as a map, and how many to choose from
 MAPS = 3
+ROWS = 3  # of a text that is shown: one lucky row is no example
 PYTHON_LONGEST = 48  # a paragraph of code is longer than a sentence
 
 T = TypeVar("T")
 
 
 class Loss(NamedTuple):
-    """What is lost without a head, in `unit`; `level` and `words`: the verdict of `manyheads ablate`.
-
-    `rank`: its place among all `of` heads, 1 the largest loss; 0 where not all were left out.
-    """
+    """What is lost without a head, in `unit`; `level` and `words`: the verdict of `manyheads ablate`."""
 
     change: float
     low: float | None
@@ -55,8 +53,6 @@ class Loss(NamedTuple):
     unit: str
     level: str
     words: str
-    rank: int
-    of: int
 
 
 class Shown(NamedTuple):
@@ -165,7 +161,6 @@ class Measured:
         changes = swept.changes.numpy()
         means = dict(zip(heads, changes.mean(0).tolist(), strict=True))
         lows, highs = mean_interval(changes)
-        order = sorted(self.requested, key=lambda head: -means[head])
         losses: dict[Head, Loss] = {}
         for head in self.requested:
             place = heads.index(head)
@@ -178,8 +173,7 @@ class Measured:
             )  # fmt: skip
             unit = metric.unit or ("1 - cosine" if metric.name == "cosine" else metric.name)
             judged = verdict(outcome)
-            rank = order.index(head) + 1 if len(order) == len(spec.heads) else 0
-            losses[head] = Loss(means[head], low, high, unit, judged.level, judged.words, rank, len(order))
+            losses[head] = Loss(means[head], low, high, unit, judged.level, judged.words)
         return losses
 
     # ------------------------------------------------------------------------------------------------- short texts
@@ -236,19 +230,19 @@ class Measured:
         if self.pool is None or head.stack == CROSS:
             return [], 0.0
         role = None if self.labels is None else self.labels.role_of(head)
-        found: list[Shown] = []
+        texts: list[Shown] = []
         for place in range(len(self.pool_texts)):
             weights, cells = self.weights(head, place), self.cells(role, place)
             # The first row of a causal head sees itself alone.
             rows = cells.any(-1) & (weights > 0).sum(-1).gt(1)
-            share = float((weights * cells).sum(-1)[rows].mean()) if bool(rows.any()) else 0.0
+            share = float((weights * cells).sum(-1)[rows].mean()) if int(rows.sum()) >= ROWS else 0.0
             ordinary = self.tokens.ordinary[place, : len(weights)]
             telling = weights * cells * ordinary[:, None]
             best = int(telling.argmax())
             query, key = divmod(best, len(weights))
-            found.append(Shown(place, share, query, key, float(weights[query, key])))
-        mean = float(np.mean([one.share for one in found]))
-        return sorted(found, key=lambda one: -one.share)[:MAPS], mean
+            texts.append(Shown(place, share, query, key, float(weights[query, key])))
+        mean = float(np.mean([one.share for one in texts]))
+        return sorted(texts, key=lambda one: -one.share)[:MAPS], mean
 
 
 def is_on_words(role: HeadRole | None) -> bool:

@@ -1,4 +1,4 @@
-"""`cards`: a card for every head of a model, or for some, from what `measured.py` has of all.
+"""`cards`: a card for every head of a model, or for some, from what `evidence.py` has of all.
 
 Sections whose numbers a model cannot give stay without facts, and say why. Commands are those of the command line;
 where there is none, a line of Python after those of `prelude_of`.
@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from manyheads.base import Progress, first_line, plural
-from manyheads.cards.card import Card, Fact, Section, TextMap, rounded
-from manyheads.cards.measured import TEXTS, Measured, is_on_words
+from manyheads.cards.evidence import TEXTS, Measured, is_on_words
+from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.remembered import folder_of, remembered
 from manyheads.cards.remembered import remember as store
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
@@ -21,7 +21,7 @@ from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
-from manyheads.errors import ManyHeadsError
+from manyheads.errors import HeadError, ManyHeadsError
 from manyheads.heads import Head, HeadsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
@@ -59,43 +59,58 @@ def prelude_of(model: str) -> str:
 
 def cards(
     lm: LoadedModel,
-    heads: HeadsLike = "all",
+    heads: HeadsLike | None = None,
     *,
     remember: bool = True,
     measured: Measured | None = None,
     on_step: Callable[[str], Progress | None] | None = None,
-    progress: Progress | None = None,
 ) -> tuple[Card, ...]:
     """A card for each of these heads: what it is in one sentence, and the evidence for it.
 
     - `lm`: a loaded model.
-    - `heads`: as in a plan ("L12H3", "L3, L5H1"); "all": every head.
+    - `heads`: as in a plan ("L12H3", "L3, L5H1"); None: all.
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
     - `measured`: of an earlier call for other heads of this model, whose shared measurements it holds, and which it
       fills: `Measured(lm)` at first.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
-    - `progress`: called with cards made, and how many there are.
 
     Every part is measured once for all cards, on the bundled texts of the model's kind. What a model cannot be asked
     (no tokenizer, no next token) is one line of its section.
     Cost: that of `find_roles`, `roles.probes`, `composition` and `head_families`, and a sweep of ablations on 64 texts,
-    half a forward pass for each head and each of its ten random controls: for all 270 heads of smollm2 some ten minutes
-    of a processor, for one head two. Errors: HeadError, ModelError.
+    half a forward pass for each head and each of its ten random controls; then a second a head of smollm2. For all of
+    its 270 heads some twenty minutes of a processor, for one head two. Errors: HeadError, ModelError.
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
-    chosen = lm.spec.heads.heads if heads == "all" else lm.spec.select(heads).heads
+    chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
     folder = folder_of(lm) if remember else None
     made = {} if folder is None else remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
-    measured = (Measured(lm) if measured is None else measured).turn_to(missing, on_step or (lambda _: None))
-    for head in missing:
+    begins = on_step or (lambda _: None)
+    measured = (Measured(lm) if measured is None else measured).turn_to(missing, begins)
+    progress = None
+    for number, head in enumerate(missing):
+        if number == 1:  # the first has measured what all share
+            progress = begins("asking head after head why, and what it writes")
         card = card_of(measured, head)
         made[head] = card if folder is None else store(folder, card)
         if progress is not None:
-            progress(len(made), len(chosen))
+            progress(number + 1, len(missing))
     return tuple(made[head] for head in chosen)
+
+
+def card(lm: LoadedModel, head: str | Head, *, remember: bool = True) -> Card:
+    """The card of one head ("L12H3"); arguments, cost and errors as for `cards`, and HeadError for several heads.
+
+    What an earlier run remembered comes at once; else a minute or two of a processor for a model of 270 heads.
+    """
+    require_loaded(lm)
+    heads = lm.spec.select(head).heads
+    if len(heads) != 1:
+        raise HeadError(f"{head!r} is {len(heads)} heads, and a card is about one: cards(lm, {head!r}) makes them all.")
+    (made,) = cards(lm, heads, remember=remember)
+    return made
 
 
 def card_of(measured: Measured, head: Head) -> Card:
@@ -119,8 +134,8 @@ def card_of(measured: Measured, head: Head) -> Card:
     )
     label = UNLABELLED if role is None else role.name
     sentence = sentence_of(clauses, missing.get("labels", "nothing is known of it"))
-    found = [label, *(fact.label for fact in sections[1].facts if fact.mark == "holds")]
-    found += [word for fact in sections[3].facts for word in tokens_in(fact)]
+    keywords = [label, *(fact.label for fact in sections[1].facts if fact.mark == "holds")]
+    keywords += [word for fact in sections[3].facts for word in tokens_in(fact)]
     group = site.kv_head_of(head.index)
     sharing = [str(other) for other in site.heads if other != head and site.kv_head_of(other.index) == group]
     of_stack = lm.spec.stacks[head.stack]
@@ -132,7 +147,7 @@ def card_of(measured: Measured, head: Head) -> Card:
         notes["labels"] = f"{measured.labels.num_texts:,} {measured.labels.texts_are}; {measured.labels.because}"
     return Card(
         lm.name, head, place, group, label, sentence, maps, sections,
-        tuple(dict.fromkeys(filter(None, found))), notes,
+        tuple(dict.fromkeys(filter(None, keywords))), notes,
     )  # fmt: skip
 
 
@@ -144,19 +159,18 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     shown, mean = measured.shown(head)
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
-    what = (
-        "does most of what its label says" if is_on_words(role) else "looks most at words beside itself and the sinks"
-    )
+    of_label = "does what its label says" if is_on_words(role) else "goes to words, besides itself and sinks"
+    of_pool = f"{mean:.0%} in the mean of {plural(len(measured.pool_texts), 'short text')}"
     for one in shown:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
         thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
-        words = f"of {plural(len(measured.pool_texts), 'short text')} one on which it {what}: {one.share:.0%}, "
+        words = f"{one.share:.0%} of its attention here {of_label}; {of_pool}"
         out.append(
             TextMap(
                 text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
-                f"{words}{mean:.0%} in the mean", f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
+                words, f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
             )
         )  # fmt: skip
     return tuple(out)
@@ -173,9 +187,10 @@ def _thousandths(row: Sequence[float]) -> tuple[int, ...]:
 def quoted(text: str) -> str:
     """The text as a shell takes it, on one line."""
     if not text.isprintable():
-        # bash and zsh read \\n within $'...'
-        return "$'" + text.encode("unicode_escape").decode().replace("'", "\\'") + "'"
-    return f'"{text}"' if not set(text) & set('"\\$`!\n') else "'" + text.replace("'", "'\\''") + "'"
+        # bash and zsh read these within $'...'
+        named = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t"}
+        return "$'" + "".join(named.get(char, char) for char in text) + "'"
+    return f'"{text}"' if not set(text) & set('"\\$`!') else "'" + text.replace("'", "'\\''") + "'"
 
 
 def _looks(measured: Measured, head: Head) -> Section:
@@ -199,6 +214,9 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
         return _section("why", (), "", measured.missing.get("maps", "no text is shown, and so no weight is explained"))
     one = maps[0]
     command = f"mh.why(lm, {one.text!r}, {str(head)!r}, query={one.query}, key={one.key})"
+    if one.text.isprintable():  # the command line would read lines as one
+        places = f"--from {one.query} --to {one.key}"
+        command = f"manyheads why {quoted(one.text)} --head {head} {places} --model {measured.lm.name}"
     try:
         answer = why(measured.lm, one.text, head, query=one.query, key=one.key)
     except ManyHeadsError as error:
@@ -226,7 +244,12 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
 
 def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, Clause | None]:
     """By tokens from its weights, and where it writes most on the first map's text; and the clause of the sentence."""
-    command = f"mh.writes(lm, {str(head)!r}{'' if text is None else f', {text!r}'})"
+    command = f"manyheads writes --head {head} --model {measured.lm.name}"
+    by_weights = command
+    if text is not None:
+        command = f"mh.writes(lm, {str(head)!r}, {text!r})"
+        if text.isprintable():  # the command line would read lines as one
+            command = f"manyheads writes {quoted(text)} --head {head} --model {measured.lm.name}"
     try:
         result = writes(measured.lm, head, text)
     except ManyHeadsError as error:
@@ -260,7 +283,7 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
         note += "; at a token of the first text above: the length of its output over that of its layer's"
     clause = None
     if does in habit:
-        known = replace(facts[0], label=f"{does} the token that it looks at", command=f"mh.writes(lm, {str(head)!r})")
+        known = replace(facts[0], label=f"{does} the token that it looks at", command=by_weights)
         clause = Clause(f"{does} the token that it looks at", known)
     return _section("writes", facts, command, note), clause
 
@@ -288,25 +311,25 @@ def within(deviation: float) -> str:
 
 
 def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
-    found = measured.composition
-    if found is None:
+    scored = measured.composition
+    if scored is None:
         why = measured.missing["listens"]
         return _section("listens", (), "", why), _section("heard", (), "", why)
-    place = found.heads.index(head)
+    place = scored.heads.index(head)
     command = "mh.composition(lm).to_pandas()"
     sections: list[Section] = []
     for name, as_reader in (("listens", True), ("heard", False)):
         # Of each other head, the way of reading that is furthest above chance.
         best: dict[Head, tuple[float, float, str]] = {}
-        for kind, z in found.z.items():
-            row, scores = ((of[place] if as_reader else of[:, place]).tolist() for of in (z, found.scores[kind]))
-            for other, value, score in zip(found.heads, row, scores, strict=True):
+        for kind, z in scored.z.items():
+            row, scores = ((of[place] if as_reader else of[:, place]).tolist() for of in (z, scored.scores[kind]))
+            for other, value, score in zip(scored.heads, row, scores, strict=True):
                 if value == value and value > best.get(other, (-np.inf,))[0]:
                     best[other] = value, score, kind
         facts: list[Fact] = []
         for other, (z_score, score, kind) in sorted(best.items(), key=lambda entry: -entry[1][0])[:PARTNERS]:
             by = BY[kind] if as_reader else BY[kind].replace("its", "that head's")
-            words = f"{by}; score {score:.2f}, {found.chance:.2f} by chance"
+            words = f"{by}; score {score:.2f}, {scored.chance:.2f} by chance"
             facts.append(Fact(str(other), rounded(z_score), "z", words=words, head=str(other)))
         none = "no head is before it" if as_reader else "no head is behind it"
         rest = "by weights alone, and so possible rather than done; z: standard deviations above random directions"
@@ -331,6 +354,8 @@ def _reach(measured: Measured, head: Head) -> Section:
     score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
     if probe is not None and score is not None and score.score == score.score:
         mark = "beyond chance" if probe.beats_chance(score) else "not beyond chance"
+        if score.low != score.low:
+            mark = "no interval: too few answers to be sure"
         facts.append(
             Fact("finds a fact far back", rounded(score.score), "share", rounded(score.chance), rounded(score.low),
                  rounded(score.high), mark=mark)

@@ -109,7 +109,7 @@ class Card:
     - `sentence`: what it is, in one sentence, by rules (`cards.sentence`) from the facts of the section "evidence".
     - `maps`: three short texts on which it does most of what it does.
     - `sections`: evidence, looks, why, writes, listens, heard, lost, reach, neighbours.
-    - `found`: words by which it is searched for: its roles, and tokens that it promotes, suppresses or reads.
+    - `keywords`: words by which it is searched for: its roles, and tokens that it promotes, suppresses or reads.
     - `notes`: on what all rests, by topic.
     """
 
@@ -121,7 +121,7 @@ class Card:
     sentence: str
     maps: tuple[TextMap, ...]
     sections: tuple[Section, ...]
-    found: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __getitem__(self, name: str) -> Section:
@@ -150,7 +150,7 @@ class Card:
             "sections": [
                 {**vars(section), "facts": [_short(fact) for fact in section.facts]} for section in self.sections
             ],
-            "found": list(self.found),
+            "keywords": list(self.keywords),
             "notes": dict(self.notes),
         }
 
@@ -167,7 +167,7 @@ class Card:
         ]
         return cls(
             data["model"], Head.parse(data["head"]), data["place"], data["group"], data["role"], data["sentence"],
-            tuple(maps), tuple(sections), tuple(data["found"]), dict(data["notes"]),
+            tuple(maps), tuple(sections), tuple(data["keywords"]), dict(data["notes"]),
         )  # fmt: skip
 
     def __repr__(self) -> str:

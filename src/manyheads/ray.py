@@ -1,0 +1,307 @@
+"""Corpora on Ray: many processes measure, on this machine or a cluster, and every text counts once. Extra: `ray`.
+
+    mh.measure(lm, texts, engine="ray")                                   # this machine's cores
+    mh.measure(lm, texts, engine=manyheads.ray.Engine("10.0.0.7:6379", actors=16, gpus=1))
+
+Plain actors, and a driver that hands out the corpus' own numbered chunks (`measurement.corpus_run.driver`): nothing of
+Ray's retries is used, since a call that Ray repeats meets an actor whose sums are empty. Each actor loads the model
+once, by its loading (`lm.loading`); one in hand is sent. Batches are those of one process, so that in float32 one
+actor comes to its numbers, to the last bit. With `resume=` the folder is that of a run in one process, and either goes
+on with what the other left.
+
+It imports without Ray; a run needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from manyheads.base import Progress, first_line
+from manyheads.corpora import Corpus, as_corpus
+from manyheads.errors import EngineError, TextError
+from manyheads.inputs import Long
+from manyheads.machine import is_out_of_memory
+from manyheads.measurement.corpus_run import Actor, ActorLost, Driver, HeadSums, RunRequest, Wanted
+from manyheads.models import LoadedModel, Loading
+from manyheads.texts import Document, Sinks
+
+ADDRESS_SECONDS = 15.0  # in which an address must answer
+NO_RETRIES = {"max_restarts": 0, "max_task_retries": 0}
+REASON_CHARACTERS = 200
+
+log = logging.getLogger("manyheads")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Ray, and how much of it. Give it as `engine=`.
+
+    - address: of a cluster, "HOST:PORT", "ray://..." or "auto"; None: this machine's cores, or the cluster to which
+      this process is connected already (`ray.init`).
+    - actors: how many processes measure; None: one for each accelerator, or where there is none, for each core.
+    - gpus: accelerators of each, which may be a part of one; None: one where the cluster has some.
+    - cpus: cores of each, and torch's threads in it.
+    - every: seconds after which an actor hands over its sums: what is measured again at most if it dies. Stretched
+      where all of them would hand over more than 50 MB a second.
+    - ahead: how many chunks an actor is given at a time.
+    - deaths: how many actors may be lost with the same chunk before its texts are named, and the run ends.
+    - patience: seconds without an answer after which an actor counts as hung, and is ended.
+    - runtime_env: Ray's, for the actors.
+
+    Cost: measuring itself as in one process; each actor loads the model once.
+    """
+
+    address: str | None = None
+    actors: int | None = None
+    gpus: float | None = None
+    cpus: int = 1
+    every: float = 30.0
+    ahead: int = 2
+    deaths: int = 3
+    patience: float = 600.0
+    runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, least in {"actors": 1, "cpus": 1, "ahead": 1, "deaths": 1, "every": 0, "patience": 1}.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not value >= least):
+                raise EngineError(f"{name}={value!r}: give {least} or more.")
+        if self.gpus is not None and not 0 <= self.gpus <= 1:
+            raise EngineError(f"gpus={self.gpus!r}: an actor has one accelerator, or a part of one: give 0 to 1.")
+
+    def run(
+        self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
+    ) -> Driver:
+        """Run over a corpus, or over a shard of it, to its end: `measure(engine=)` calls this.
+
+        Errors: as of `measure`; EngineError; LostProcessError where no actor is left, or one chunk ends all of them.
+        """
+        assert what.watch is None, "no function of this process can watch what others measure"
+        request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
+                          reading=what.reading)  # fmt: skip
+        return self._run(what.lm.loading or what.lm, request, corpus, what.survey, resume, progress)
+
+    def _run(
+        self,
+        model: Callable[[], LoadedModel] | LoadedModel,
+        request: Callable[[LoadedModel], RunRequest],
+        corpus: Corpus,
+        survey: Corpus | None,
+        resume: Path | None,
+        progress: Progress | None,
+    ) -> Driver:
+        ray = imported()
+        with self._connected(ray):
+            num_actors, gpus = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
+            if isinstance(model, LoadedModel):
+                size = sum(weight.nbytes for weight in model.model.parameters()) / 1e6
+                log.warning("%s has no loading, so that all of it is sent to the actors: %.0f MB", model.name, size)
+                model = ray.put(model)
+            options = {
+                "num_cpus": self.cpus,
+                "num_gpus": gpus,
+                "runtime_env": self.runtime_env and {**self.runtime_env},
+            }
+            remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(RayActor)
+            cluster = RayCluster(ray, lambda: remote.remote(model, request, self.cpus))
+            driver = Driver(
+                cluster,
+                corpus,
+                num_actors,
+                survey,
+                resume,
+                self.every,
+                self.ahead,
+                self.deaths,
+                self.patience,
+                progress,
+            )
+            return driver.run()
+
+    @contextmanager
+    def _connected(self, ray: ModuleType) -> Generator[None]:
+        """Be connected while the block runs; what this process was connected to before stays as it is."""
+        if ray.is_initialized():
+            yield
+            return
+        how: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
+        if self.address is None:
+            # Not the cluster that was begun last on this machine, which ray.init() would join. Nobody else reaches it.
+            how |= {"address": "local", "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent that nobody asked for
+        else:
+            self._require_answer(self.address)
+            how |= {"address": self.address}
+        try:
+            ray.init(**how)
+        except (OSError, RuntimeError, ValueError) as error:  # ConnectionError is an OSError
+            where = "on this machine" if self.address is None else f"at {self.address}"
+            raise EngineError(f"Ray does not start {where}: {first_line(error, REASON_CHARACTERS)}") from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+    @staticmethod
+    def _require_answer(address: str) -> None:
+        """Ray itself would ask for minutes. Errors: EngineError."""
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if not (host and port.isdecimal()):
+            return
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), ADDRESS_SECONDS).close()
+        except (OSError, OverflowError) as error:
+            raise EngineError(
+                f"no Ray cluster answers at {address} ({error}): is it up (ray status), and is this its address? "
+                f"Without one, this machine's cores are used."
+            ) from error
+
+    def _room(self, nodes: Sequence[Mapping[str, float]]) -> tuple[int, float]:
+        """How many actors these machines have room for, and the accelerators of each. Errors: EngineError."""
+        num_gpus = sum(node.get("GPU", 0) for node in nodes)
+        gpus = (1.0 if num_gpus else 0.0) if self.gpus is None else float(self.gpus)
+        rooms = [
+            min(node.get("CPU", 0) // self.cpus, node.get("GPU", 0) // gpus if gpus else float("inf")) for node in nodes
+        ]
+        if not sum(rooms):
+            request = f"{self.cpus:,} cores" + (f" and {gpus:g} accelerators" if gpus else "")
+            most = "; ".join(f"{node.get('CPU', 0):g} cores, {node.get('GPU', 0):g} accelerators" for node in nodes[:3])
+            raise EngineError(f"no machine of the cluster has room for an actor of {request}: it has {most}.")
+        if self.actors is not None and self.actors > sum(rooms):
+            raise EngineError(
+                f"actors={self.actors}: the cluster has room for {sum(rooms):.0f}. Ray would wait for more for ever."
+            )
+        return self.actors or int(sum(rooms)), gpus
+
+
+class RayActor(Actor):
+    """An actor in a process of Ray's."""
+
+    def __init__(
+        self,
+        model: Callable[[], LoadedModel] | LoadedModel,
+        request: Callable[[LoadedModel], RunRequest],
+        num_threads: int,
+    ) -> None:
+        torch.set_num_threads(num_threads)
+        super().__init__((lambda: model) if isinstance(model, LoadedModel) else model, request)
+
+
+class RayCluster:
+    """Ray as the driver's `Cluster`: actors by number, calls as Ray's references."""
+
+    def __init__(self, ray: ModuleType, start: Callable[[], Any]) -> None:
+        self._ray, self._start, self._numbers = ray, start, count()
+        self._actors: dict[int, Any] = {}
+
+    def start(self) -> Hashable:
+        number = next(self._numbers)
+        self._actors[number] = self._start()
+        return number
+
+    def share(self, value: object) -> object:
+        return self._ray.put(value)
+
+    def call(self, actor: Hashable, method: str, *arguments: object) -> Hashable:
+        return getattr(self._actors[actor], method).remote(*arguments)  # type: ignore[index]
+
+    def first_done(self, calls: Sequence[Hashable], seconds: float) -> Hashable | None:
+        done, _ = self._ray.wait([*calls], num_returns=1, timeout=seconds)
+        return done[0] if done else None
+
+    def result(self, call: Hashable) -> Any:
+        exceptions = self._ray.exceptions
+        try:
+            return self._ray.get(call)
+        # Not RayActorError alone: OutOfMemoryError, ObjectLostError and RayTaskError do not derive from it. One that
+        # may be the network's (ActorUnavailableError) is made certain: the driver ends the actor.
+        except exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            memory = isinstance(cause, exceptions.OutOfMemoryError) or is_out_of_memory(cause)
+            raise ActorLost(f"{type(cause).__name__}: {first_line(cause, REASON_CHARACTERS)}", memory) from error
+
+    def kill(self, actor: Hashable) -> None:
+        self._ray.kill(self._actors.pop(actor))  # type: ignore[arg-type]
+
+
+def measure(
+    model: str | Path | Loading | LoadedModel | Callable[[], LoadedModel],
+    texts: Any,
+    statistics: Wanted = "default",
+    *,
+    text: str = "text",
+    name: str | None = None,
+    long: Long = "windows",
+    sinks: Sinks | None = None,
+    kinds: bool = False,
+    survey: str | Iterable[str | Document] | Corpus | None = None,
+    reading: str = "texts",
+    resume: str | Path | None = None,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
+) -> HeadSums:
+    """The sums of every head over a corpus, measured by Ray; this process needs neither model nor accelerator.
+
+    - model: what `mh.load` takes, `lm.loading`, a loaded model, or a function that each actor calls.
+    - texts: what `mh.measure` takes, or a `ray.data.Dataset`; its column `text` has the texts, and `name` their names.
+    - statistics, long, sinks, kinds, resume, progress: as in `mh.measure`; survey, reading: as in `mh.HeadSums`.
+    - engine: None: this machine's cores.
+
+    Errors: as of `mh.measure`; EngineError where Ray is missing, does not answer or has no room.
+    """
+    request = partial(RunRequest, statistics=statistics, long=long, sinks=sinks, kinds=kinds, reading=reading)
+    if isinstance(model, LoadedModel):
+        loading: Callable[[], LoadedModel] | LoadedModel = model.loading or model
+    else:
+        loading = model if callable(model) else Loading(os.fspath(model))
+    corpus, of_survey = corpus_of_rows(texts, text, name), None if survey is None else as_corpus(survey)
+    run = (engine or Engine())._run(
+        loading, request, corpus, of_survey, None if resume is None else Path(resume), progress
+    )
+    return HeadSums.of_run(run)
+
+
+def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> Corpus:
+    """Texts as `as_corpus` takes them, or the rows of a `ray.data.Dataset` in its own order, which are read once."""
+    if type(texts).__module__.partition(".")[0] != "ray":
+        return as_corpus(texts)
+
+    def documents() -> Iterator[Document]:
+        options, number = texts.context.execution_options, 0
+        # By default blocks come in the order in which they are read, another one each time.
+        before, options.preserve_order = options.preserve_order, True
+        try:
+            for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
+                if text not in batch.column_names:
+                    columns = ", ".join(batch.column_names)
+                    raise TextError(f"text={text!r}: the dataset has no such column, only {columns}.")
+                names = None if name is None else batch[name].to_pylist()
+                for row, value in enumerate(batch[text].to_pylist()):
+                    row_name, number = f"row {number}" if names is None else str(names[row]), number + 1
+                    problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
+                    yield Document("" if problem else value, row_name, at=number, problem=problem)
+        finally:
+            options.preserve_order = before
+
+    return Corpus(documents, "a dataset of Ray's", "", None)
+
+
+def imported() -> ModuleType:
+    """Ray. Errors: EngineError names the extra."""
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise EngineError('this needs Ray: pip install "manyheads[ray]"') from error
