@@ -250,8 +250,11 @@ def test_a_faint_cell_is_no_story_a_first_layer_says_so_and_a_phone_shows_all(ne
 
 def test_one_word_played_to_its_end_asks_why(new_page, studio):
     page = new_page()
-    address = {"model": "minilm", "text": TEXT, "pin": IT, "play": "word", "t": 999}
+    address = {"model": "minilm", "text": TEXT, "pin": IT, "play": "word", "t": 2}
     page.goto(f"{studio.address}#/head/{HEAD}?{urlencode(address)}")
+    expect(page.get_by_test_id("play-why")).to_be_attached()
+    expect(page.get_by_test_id("play-why")).to_be_hidden()
+    page.keyboard.press("End")
     page.get_by_test_id("play-why").click()
     expect(page.get_by_test_id("why-said").or_(page.get_by_test_id("why-refusal"))).to_be_visible()
     place, params = fragment(page)
