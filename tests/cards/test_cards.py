@@ -38,7 +38,7 @@ from tests.models.tiny import tiny_llama, tiny_tokenizer
 from tests.refusals import refuses
 from tests.short_pages import short_readings, shorten_pages
 
-PAGES = 30
+PAGES = 16
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"quoted\" 'and' & \x1b[31m"
 
 

@@ -160,12 +160,12 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
     of_label = "does what its label says" if is_on_words(role) else "goes to words, besides itself and sinks"
-    of_pool = f"{mean:.0%} in the mean of {plural(len(measured.pool_texts), 'short text')}"
     for one in shown:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
         thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
+        of_pool = f"{mean:.0%} in the mean of {plural(len(measured.pool_texts), 'short text')}"
         words = f"{one.share:.0%} of its attention here {of_label}; {of_pool}"
         out.append(
             TextMap(

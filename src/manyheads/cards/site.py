@@ -225,11 +225,13 @@ def model_of(cards: Sequence[Card], addresses: dict[tuple[str, str], str]) -> di
         effect = lost[0].mark if lost else ""
         entry = about | {"name": str(card.head), "role": card.role, "sentence": card.sentence}
         entries.append(entry | {"keywords": " ".join(card.keywords), "effect": effect, "loss": f"{loss:.6g}"})
-    roles = Counter(group_of(card.role) for card in cards)
+    counts = Counter(group_of(card.role) for card in cards)
+    role_of = {group_of(card.role): card.role for card in cards}  # one of each group, which names it
     legend = [
-        {"style": style_of(group), "letter": letter_of(group), "words": f"{group}: {words_of(group)}", "count": count}
-        for group, count in roles.most_common()
-    ]
+        {"style": style_of(role_of[group]), "letter": letter_of(role_of[group]), "count": count,
+         "words": f"{group}: {words_of(role_of[group])}".removesuffix(": ")}
+        for group, count in counts.most_common()
+    ]  # fmt: skip
     facts = f"{plural(len(cards), 'head')} in {plural(len(layers), 'layer')}, a row a layer."
     if len(cards) > sum(map(len, layers.values())):
         facts += " Heads that stand together share their keys and values."
