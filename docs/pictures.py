@@ -134,6 +134,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture(f"studio/{name}", title, words, "make screenshots", "")
         for name, title, words in (
             ("play.gif", "A scene", "One word looks: ask, match, share, fetch, mix, send on, add."),
+            ("play.svg", "A scene on paper", "The same at eight moments; also where motion is reduced."),
             ("atlas.png", "Atlas", "Every head at once."),
             ("atlas-dark.png", "Atlas, dark", "The same at night."),
             ("head.png", "Head", "One head, down to single weights."),

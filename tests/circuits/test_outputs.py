@@ -660,7 +660,7 @@ def test_what_cannot_be_asked_is_refused(animal, minilm):
     twice = mh.record(minilm, "it saw it", keep=VALUES)
     with pytest.raises(TextError, match="2 times. Say which: 'it#1'"):
         head_output(twice, "L3H1", "it")
-    assert head_output(twice, "L3H1", "it#2").word == '"it#2"'
+    assert head_output(twice, "L3H1", "it#2").word == '"it, 2nd"'
     with pytest.raises(HeadError, match="no head L3H99"):
         head_output(animal, "L3H99", "it")
     with pytest.raises(HeadError, match="no layer 'L9' in this recording: it has L0 to L5"):

@@ -374,11 +374,11 @@ FILES = ("--plot", "grid.png", "--html", "page.html", "--save", "table.csv")
         ("--from", "Grace#2"),
     ],
 )
-def test_a_text_is_read_once_and_once_more_for_the_stream_of_a_saved_page(options, run, not_served, passes):
-    """A saved page holds what its first head adds to the residual stream, which no recording has."""
+def test_a_text_is_read_once_and_twice_more_for_the_scenes_of_a_saved_page(options, run, not_served, passes):
+    """A saved page holds what its first head adds to the stream, and one forward pass: no recording has either."""
     ran = run("look", TEXT, *options)
     assert ran.code == 0, ran.err
-    assert passes == [(1, 14)] * (1 + ("--html" in options))
+    assert passes == [(1, 14)] * (1 + 2 * ("--html" in options))
 
 
 def test_each_window_of_a_long_text_is_read_once_too(run, not_served, passes, minilm, long_text, tmp_path):
@@ -387,10 +387,10 @@ def test_each_window_of_a_long_text_is_read_once_too(run, not_served, passes, mi
     assert len(windows) > 1
     ran = run("look", "--file", "long.txt", *FILES, "--open")
     assert ran.code == 0, ran.err
-    assert sum(count for count, _ in passes) == len(windows) + 1
+    assert sum(count for count, _ in passes) == len(windows) + 2
     passes.clear()
     assert run("look", "--file", "long.txt", "--truncate", *FILES).code == 0
-    assert passes == [(1, 512)] * 2
+    assert passes == [(1, 512)] * 3
 
 
 def test_the_sample_of_a_long_text_is_its_beginning_as_the_model_read_it_there(run, minilm, tmp_path):
@@ -653,7 +653,7 @@ def test_the_page_ranks_the_heads_and_draws_the_link(run, rec):
     assert ran.code == 0 and max(map(len, ran.lines)) <= 100 and all(line == line.rstrip() for line in ran.lines)
     first, second = links = rec.heads_linking("it", "animal")[:2]
     assert ran.lines[0] == (
-        f'minilm: "it" looks at "animal" most in L3H1 ({first.weight:.1%}) and L5H11 ({second.weight:.1%}); '
+        f'minilm: "it" looks at "animal" most in L3H1 ({100 * first.weight:.1f} %) and L5H11 ({100 * second.weight:.1f} %); '
         "spread evenly it is 6.3 %."
     )
     rows = [line.split() for line in ran.lines if "█" in line]

@@ -153,7 +153,7 @@ def test_what_is_no_text_at_all_is_refused_and_what_is_none_among_texts_is_named
     assert [each.reason for each in table.failures] == ["it is of type int, not a text"] and table.sums.num_texts == 1
     refuses(TextError, "texts is a dict: give a text, or a list of texts", mh.measure, lm, {"the": "cat"})
     refuses(TextError, "is not a way to read a long text", mh.measure, lm, mh.Inputs(iter(["the cat"]), long="somehow"))
-    with pytest.raises(StatisticError, match="resume= and statistics made from a survey are for texts"):
+    with pytest.raises(StatisticError, match="resume=, engine= and statistics made from a survey are for texts"):
         mh.measure(lm, mh.Inputs(image=torch.zeros(3, 3, 3)), resume="x")
 
 

@@ -534,3 +534,23 @@ def test_shards_by_actors_add_to_one_run(few_texts, tmp_path):
 def test_request_that_nobody_can_serve_ends_the_run_as_in_one_process(few_texts):
     refuses(StatisticError, "there is no statistic 'entropi'", driven, actors_of(tiny_lm(), ["entropi"]), few_texts)
     refuses(TextError, "no text of 2 texts could be measured", driven, actors_of(tiny_lm(), ["entropy"]), [" ", ""])
+
+
+def test_each_actor_has_a_chunk_before_any_has_two():
+    """Of few chunks, all that are up measure."""
+    given = []
+
+    class Given(FakeCluster):
+        def call(self, actor, method, *arguments):
+            given.extend([actor] * (method == "measure"))
+            return super().call(actor, method, *arguments)
+
+    class UpAtOnce(Driver):
+        def _give(self, queue):
+            while any(chunk is None for _, chunk in self._calls.values()):
+                self._take()
+            return super()._give(queue)
+
+    cluster = Given(FakeActor)
+    UpAtOnce(cluster, as_corpus(texts_of(3 * TEXTS)), 3, clock=cluster.clock, sleep=cluster.sleep).run()
+    assert sorted(given) == [0, 1, 2]

@@ -494,7 +494,7 @@ def test_labels_and_runs_of_another_attention_or_transformers_are_others(key, mo
     def name():
         if key == "labels":
             return page._key(lm)
-        return str(inputs.inputs_of(lm, corpus, [], "windows", None, False))
+        return str(inputs.inputs_of(lm, inputs.texts_of(corpus), [], "windows", None, False))
 
     names = [name()]
     lm.model.set_attn_implementation("eager")

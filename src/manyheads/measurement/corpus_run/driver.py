@@ -308,8 +308,9 @@ class Driver:
             age = 0.0 if chunk.number in self._lost_chunks else self._age
             begun = self.total.done.begun.get(chunk.number)
             self._call(actor, chunk, "measure", chunk, begun, before, age)
-            if len(self._queues[actor]) >= self.ahead:
-                del self._with_room[actor]
+            del self._with_room[actor]
+            if len(self._queues[actor]) < self.ahead:
+                self._with_room[actor] = None  # behind the others: each has one chunk before any has two
         return False
 
     def _call(self, actor: Hashable, chunk: Chunk | None, method: str, *arguments: object) -> None:
