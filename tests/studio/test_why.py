@@ -15,10 +15,10 @@ import pytest
 from playwright.sync_api import expect
 
 import manyheads as mh
-from manyheads.cards import Card, Fact, Section, TextMap, cards
+from manyheads.cards import Card, Fact, Measured, Section, TextMap, cards
 from manyheads.circuits.why import Look, Place, why
 from manyheads.heads import Head
-from manyheads.studio import StudioSession, Workspace
+from manyheads.studio import StudioSession, Workspace, write_report
 from manyheads.studio.problems import NotHere, TooLarge
 from manyheads.studio.views import why as asked_why
 from manyheads.studio.views.cards import card_body
@@ -292,6 +292,29 @@ def test_the_card_is_a_tab_with_its_numbers_and_links(new_page, studio, card, mo
     expect(page.get_by_test_id("full-card")).to_have_count(0)
     page.keyboard.press("c")
     expect(page.get_by_test_id("card-sentence")).to_be_visible()
+    page.get_by_test_id("card-open").click()
+    expect(page.get_by_test_id("neuron")).to_have_attribute("data-key", "1")
+    assert fragment(page)[1]["text"] == "a b c" and "tab" not in fragment(page)[1]
+
+
+def test_a_page_without_a_studio_offers_neither(new_page, minilm, tmp_path):
+    write_report(tmp_path / "saved.html", minilm, "A saved page.", exact=True)
+    page = new_page(offline=True)
+    page.goto((tmp_path / "saved.html").as_uri() + "#/head/L2H5?pin=2&key=1&why=rest&tab=card")
+    expect(page.get_by_test_id("neuron")).to_be_visible()
+    expect(page.get_by_test_id("show-as")).not_to_contain_text("Card")
+    for absent in ("why-open", "why", "full-card"):
+        expect(page.get_by_test_id(absent)).to_have_count(0)
+
+
+def test_what_cards_share_stays_measured_for_other_heads_and_losses_do_not(minilm):
+    steps = []
+    measured = Measured(minilm, (), lambda words: steps.append(words))
+    first = measured.composition
+    measured.__dict__["losses"], measured.missing["lost"] = {}, "no texts"
+    other = measured.turn_to((Head.parse("L1H2"),), lambda words: steps.append(f"again: {words}"))
+    assert other.composition is first and len(steps) == 1 and other.requested == (Head.parse("L1H2"),)
+    assert "losses" not in vars(other) and other.missing == {}
 
 
 def test_a_card_is_sent_with_every_field_of_the_librarys(card):
