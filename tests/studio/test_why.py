@@ -248,6 +248,19 @@ def test_a_faint_cell_is_no_story_a_first_layer_says_so_and_a_phone_shows_all(ne
     expect(page.get_by_test_id("why-refusal")).to_contain_text("first layer")
 
 
+def test_a_cell_of_words_is_explained_by_the_pair_of_pieces_that_is_shown(new_page, studio):
+    page = new_page()
+    text = "The transcontinental railroad carried the disgruntled passengers home."
+    open_cell(page, studio, HEAD, 2, 5, why="rest", words=1, text=text)
+    expect(page.get_by_test_id("why-said")).to_be_visible()
+    pair = [page.get_by_test_id("neuron").get_attribute(name) for name in ("data-query", "data-key")]
+    assert pair == [page.get_by_test_id("why").get_attribute(name) for name in ("data-query", "data-key")]
+    page.get_by_test_id("reads-from").locator("button").nth(3).click()
+    expect(page.get_by_test_id("neuron")).not_to_have_attribute("data-key", pair[1])
+    key = page.get_by_test_id("neuron").get_attribute("data-key")
+    expect(page.get_by_test_id("why")).to_have_attribute("data-key", key)
+
+
 def test_one_word_played_to_its_end_asks_why(new_page, studio):
     page = new_page()
     address = {"model": "minilm", "text": TEXT, "pin": IT, "play": "word", "t": 2}

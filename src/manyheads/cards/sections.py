@@ -78,8 +78,8 @@ def cards(
     Every part is measured once for all cards, on the bundled texts of the model's kind. What a model cannot be asked
     (no tokenizer, no next token) is one line of its section.
     Cost: that of `find_roles`, `roles.probes`, `composition` and `head_families`, and a sweep of ablations on 64 texts,
-    half a forward pass for each head and each of its ten random controls; then a second a head of smollm2. For all of
-    its 270 heads some twenty minutes of a processor, for one head two. Errors: HeadError, ModelError.
+    half a forward pass for each head and each of its ten random controls; then a second a head of smollm2, of whose
+    270 heads the sweep takes most. Errors: HeadError, ModelError.
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
@@ -103,7 +103,7 @@ def cards(
 def card(lm: LoadedModel, head: str | Head, *, remember: bool = True) -> Card:
     """The card of one head ("L12H3"); arguments, cost and errors as for `cards`, and HeadError for several heads.
 
-    What an earlier run remembered comes at once; else a minute or two of a processor for a model of 270 heads.
+    What an earlier run remembered comes at once; else what all heads share is measured first.
     """
     require_loaded(lm)
     heads = lm.spec.select(head).heads

@@ -150,8 +150,8 @@ def publish(
     An earlier site in FOLDER is replaced as a whole, not added to. Recordings of the chosen model have its roles; those
     of others are shown without.
 
-    With --cards: a card for every head of the models named, an index with a picture of each model and a search. The
-    three bundled models together take some 20 minutes of a processor.
+    With --cards: a card for every head of the models named, an index with a picture of each model and a search.
+    Each head is left out by itself, which takes most of the time: many minutes for smollm2.
 
     For example: manyheads publish site/ novel.heads --text "The cat sat on the mat."
     """
