@@ -17,6 +17,7 @@ from playwright.sync_api import expect
 import manyheads as mh
 from manyheads.cards import Card, Fact, Measured, Section, TextMap, cards
 from manyheads.circuits.why import Look, Place, why
+from manyheads.errors import ModelError
 from manyheads.heads import Head
 from manyheads.studio import StudioSession, Workspace, write_report
 from manyheads.studio.problems import NotHere, TooLarge
@@ -328,6 +329,9 @@ def test_what_cards_share_stays_measured_for_other_heads_and_losses_do_not(minil
     other = measured.turn_to((Head.parse("L1H2"),), lambda words: steps.append(f"again: {words}"))
     assert other.composition is first and len(steps) == 1 and other.requested == (Head.parse("L1H2"),)
     assert "losses" not in vars(other) and other.missing == {}
+    loaded_again = mh.load("minilm", device="cpu")
+    with pytest.raises(ModelError, match="not of this model"):
+        cards(loaded_again, "L1H2", measured=measured)
 
 
 def test_a_card_is_sent_with_every_field_of_the_librarys(card):

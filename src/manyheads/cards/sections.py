@@ -21,7 +21,7 @@ from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
-from manyheads.errors import HeadError, ManyHeadsError
+from manyheads.errors import HeadError, ManyHeadsError, ModelError
 from manyheads.heads import Head, HeadsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
@@ -84,6 +84,10 @@ def cards(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
     chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
+    if measured is not None and measured.lm is not lm:
+        raise ModelError(
+            f"measured= is of {measured.lm.name} as it was loaded then, and not of this model: leave it out."
+        )
     folder = folder_of(lm) if remember else None
     made = {} if folder is None else remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
