@@ -371,9 +371,12 @@ def test_a_decoders_weight_is_explained_within_a_second_of_a_processor(smollm2, 
         assert rec["num_tokens"] >= 64
         path = f"/api/recordings/{rec['id']}/why/L29H3"
         assert studio.get(f"{path}/50/3").status == 200  # what the first call of a process compiles is no part of it
-        begun = time.process_time()
-        assert studio.get(f"{path}/63/20").status == 200
-        assert time.process_time() - begun < 2  # two cores at most: a second by the clock
+        seconds = []
+        for key in (20, 31):  # the quicker of two: other processes of a machine count as well
+            begun = time.process_time()
+            assert studio.get(f"{path}/63/{key}").status == 200
+            seconds.append(time.process_time() - begun)
+        assert min(seconds) < 1, seconds
         want = why(smollm2, MARY, "L8H1", 9, 3)
         page = new_page()
         address = {"model": "smollm2", "text": MARY, "pin": 9, "key": 3, "why": "rest"}
