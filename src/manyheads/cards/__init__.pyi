@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .evidence import Measured as Measured
 from .head_card import Card as Card
 from .head_card import Fact as Fact
 from .head_card import Section as Section

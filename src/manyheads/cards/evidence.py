@@ -76,9 +76,16 @@ class Measured:
     """
 
     lm: LoadedModel
-    requested: Sequence[Head]
+    requested: Sequence[Head] = ()
     begins: Callable[[str], Progress | None] = lambda _: None
     missing: dict[str, str] = field(default_factory=dict[str, str])
+
+    def turn_to(self, requested: Sequence[Head], begins: Callable[[str], Progress | None]) -> Measured:
+        """This, for the cards of other heads: what all cards share stays measured, losses are measured anew."""
+        self.requested, self.begins = requested, begins
+        vars(self).pop("losses", None)
+        self.missing.pop("lost", None)
+        return self
 
     def _ask(self, name: str, words: str, compute: Callable[[Progress | None], T]) -> T | None:
         try:

@@ -21,7 +21,7 @@ from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
-from manyheads.errors import HeadError, ManyHeadsError
+from manyheads.errors import HeadError, ManyHeadsError, ModelError
 from manyheads.heads import Head, HeadsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
@@ -62,6 +62,7 @@ def cards(
     heads: HeadsLike | None = None,
     *,
     remember: bool = True,
+    measured: Measured | None = None,
     on_step: Callable[[str], Progress | None] | None = None,
 ) -> tuple[Card, ...]:
     """A card for each of these heads: what it is in one sentence, and the evidence for it.
@@ -69,6 +70,8 @@ def cards(
     - `lm`: a loaded model.
     - `heads`: as in a plan ("L12H3", "L3, L5H1"); None: all.
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
+    - `measured`: of an earlier call for other heads of this model, whose shared measurements it holds, and which it
+      fills: `Measured(lm)` at first.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
 
@@ -81,11 +84,16 @@ def cards(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
     chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
+    if measured is not None and measured.lm is not lm:
+        raise ModelError(
+            f"measured= is of {measured.lm.name} as it was loaded then, and not of this model: leave it out."
+        )
     folder = folder_of(lm) if remember else None
     made = {} if folder is None else remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
     begins = on_step or (lambda _: None)
-    measured, progress = Measured(lm, missing, begins), None
+    measured = (Measured(lm) if measured is None else measured).turn_to(missing, begins)
+    progress = None
     for number, head in enumerate(missing):
         if number == 1:  # the first has measured what all share
             progress = begins("asking head after head why, and what it writes")

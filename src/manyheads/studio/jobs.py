@@ -26,6 +26,7 @@ from manyheads.studio.problems import Busy, NotHere, Stopped, problem_of
 from manyheads.studio.schema.base import AnswerBody, Problem
 from manyheads.studio.schema.circuits import CircuitRun, HeadEffects, HeadPaths, HeadWriting, PairReading
 from manyheads.studio.schema.experiments import Blend, Experiment, Pruning
+from manyheads.studio.schema.explained import FullCard
 from manyheads.studio.schema.recordings import Atlas, RecordingInfo, Roles, Swap, Worth
 
 MAX_RUNNING = 2  # at once: torch uses every core for one already
@@ -36,7 +37,7 @@ PATIENCE = 20.0  # seconds
 POLL_SECONDS = 0.01
 JobKind = Literal[
     "recording", "roles", "importance", "worth", "experiment", "blend", "pruning", "cell", "swap",
-    "pair", "patching", "writing", "paths", "circuit",
+    "pair", "patching", "writing", "paths", "circuit", "card",
 ]  # fmt: skip
 ReportProgress = Callable[[str, int, int | None], None]
 """Called with what is going on, how much is done, and of how much (None: unknown). Raises `Stopped`."""
@@ -75,6 +76,7 @@ class Job(AnswerBody):
         | HeadWriting
         | HeadPaths
         | CircuitRun
+        | FullCard
         | dict[str, JsonValue]
         | None
     )

@@ -37,6 +37,7 @@ from manyheads.studio.state.recordings import TITLE, Opened, Recordings, keep_fo
 from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views import blend, experiments
 from manyheads.studio.views.atlas import Labels, atlas_of
+from manyheads.studio.views.cards import Cards
 from manyheads.studio.views.recording import recording_info
 from manyheads.studio.views.tiles import Tiles
 from manyheads.studio.views.training import Histories
@@ -64,6 +65,7 @@ class StudioSession:
         self.workspace = workspace
         self.labels = Labels(workspace)
         self.recordings = Recordings(workspace, self.labels.sinks_of)
+        self.cards = Cards(workspace)
         self.tiles = Tiles()
         self.histories = Histories(workspace)
         self.jobs = Jobs()

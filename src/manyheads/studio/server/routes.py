@@ -32,6 +32,7 @@ from manyheads.studio.schema.base import (
 )
 from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, PatchAsk, SmallestAsk
 from manyheads.studio.schema.experiments import BlendAsk, Experiment, ExperimentAsk, PruningAsk
+from manyheads.studio.schema.explained import WhyAnswer
 from manyheads.studio.schema.recordings import Atlas, HeadCard, Pair, RecordingAsk, RecordingInfo, SwapAsk
 from manyheads.studio.schema.sizes import SizeAsk, SizePreset, SizeReport
 from manyheads.studio.schema.training import History, HistoryEntry
@@ -49,6 +50,7 @@ from manyheads.studio.views.maps import (
 )
 from manyheads.studio.views.outputs import output_of, pass_of
 from manyheads.studio.views.tiles import Address
+from manyheads.studio.views.why import why_of
 
 Ident = Annotated[str, Path(max_length=40, pattern=r"^[0-9a-f]+$")]
 HeadPath = Annotated[str, Path(max_length=80)]
@@ -159,6 +161,12 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
         opened = desk.recordings.get(recording)
         return await start("worth", lambda report: desk.worth(opened, head, kind, text, report))
 
+    @app.post("/api/recordings/{recording}/heads/{head}/card", status_code=202)
+    async def full_card(recording: Ident, head: HeadPath) -> Job:
+        """The card of one head: what it is in a sentence, with the evidence, measured unless it is remembered."""
+        opened = desk.recordings.get(recording)
+        return await start("card", lambda report: desk.cards.of(opened, head, report))
+
     @app.post("/api/recordings/{recording}/swap", status_code=202)
     async def swap_word(recording: Ident, ask: SwapAsk) -> Job:
         """Read a text with one word changed: what another word's looks become."""
@@ -209,6 +217,21 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     def forward_pass(recording: Ident, token: Place, text: TextIndex = 0) -> Response:
         """One token's way through the layers: each head's and feed-forward's share of what the token became."""
         return _binary(pass_of(desk.workspace, desk.recordings.get(recording), token, text))
+
+    @app.get("/api/recordings/{recording}/why/{head}/{query}/{key}")
+    def why_there(
+        recording: Ident,
+        head: HeadPath,
+        query: Place,
+        key: Place,
+        against: Literal["rest"] | Place = "rest",
+        text: TextIndex = 0,
+    ) -> WhyAnswer:
+        """Why a head looks from one token to another: what wrote the query, and what wrote the keys.
+
+        `against`: "rest", or the position of one other key.
+        """
+        return why_of(desk.workspace, desk.recordings.get(recording), head, query, key, against, text)
 
     @app.get("/api/recordings/{recording}/words/{query}", response_class=Response, responses=BINARY)
     def word_row(

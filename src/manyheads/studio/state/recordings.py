@@ -31,6 +31,7 @@ from manyheads.roles.compare import sharing_around
 from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.problems import NotHere
 from manyheads.studio.schema.base import PlanStep
+from manyheads.studio.schema.explained import WhyAnswer
 from manyheads.studio.schema.recordings import RecordingAsk
 from manyheads.studio.state.workspace import Workspace, digest
 from manyheads.texts import Sinks
@@ -41,6 +42,7 @@ MOST_BYTES = 2_000_000_000  # of open recordings together; the last one stays wh
 SINK_CELLS = 100_000_000  # over all heads: up to so many, sinks are searched for at once
 TILE_CELLS = 256
 OUTPUT_BYTES = 16_000_000  # of what heads say, for each recording
+MOST_EXPLAINED = 64  # weights, for each recording: each answer names every writer before it
 MOST_PASSES = 32  # of the model, for each recording: one for each token that was asked about
 VALUE_BYTES = 64_000_000  # a recording holds values where it is below this, q, k and lse included
 WITH_VALUES: tuple[Keep, ...] = ("q", "k", "v", "lse")
@@ -83,6 +85,9 @@ class Opened:
         default_factory=lambda: Cache(None, OUTPUT_BYTES, len)
     )
     passes: Cache[tuple[int, int], Additions | str] = field(default_factory=lambda: Cache(MOST_PASSES))
+    explained: Cache[tuple[int, str, int, int, str | int], WhyAnswer] = field(
+        default_factory=lambda: Cache(MOST_EXPLAINED)
+    )
 
     @property
     def main(self) -> LayerRecord:

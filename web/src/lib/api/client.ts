@@ -5,7 +5,7 @@ import type { SavedScene } from "./saved-lessons";
 import { StudioError, type Answer, type Source } from "./source";
 import type {
   Atlas, BlendAsk, CellAsk, CheckAsk, CheckResult, ExperimentAsk, FileEntry, HeadCard, History, HistoryEntry, How, Job, Lesson, LessonEntry, Pair,
-  Progress, PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, SwapAsk, Trained, Workspace,
+  Progress, PruningAsk, RecordingAsk, RecordingInfo, RequestBody, SizeAsk, SizeReport, SwapAsk, Trained, WhyAnswer, Workspace,
 } from "./types";
 
 interface JobOptions {
@@ -93,6 +93,11 @@ export class Client {
     return this.#recording(id, `/said/${e(name)}/${token}${query({ ...options })}`, signal).then((answer) => answer.envelope());
   }
 
+  /** Why a head looks from one token to another: what wrote the query and what wrote the key. */
+  why(id: string, head: string, row: number, column: number, options: { text?: number; against?: "rest" | number } = {}, signal?: AbortSignal): Promise<WhyAnswer> {
+    return this.#recording(id, `/why/${e(head)}/${row}/${column}${query({ ...options })}`, signal).then((answer) => answer.json());
+  }
+
   /** One token's way through the layers: each head's share of what the token became, where it looks most, and what comes next. */
   forwardPass(id: string, token: number, text = 0, signal?: AbortSignal): Promise<Envelope> {
     return this.#recording(id, `/pass/${token}${query({ text })}`, signal).then((answer) => answer.envelope());
@@ -100,6 +105,11 @@ export class Client {
 
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
     return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => answer.json());
+  }
+
+  /** The card of a head, remembered or measured. */
+  startCard(id: string, head: string): Promise<Job> {
+    return this.#post(`/api/recordings/${e(id)}/heads/${e(head)}/card`);
   }
 
   /** Each head's importance on a text: the job's result is the atlas with importance among its statistics. */

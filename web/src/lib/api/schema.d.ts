@@ -1,4 +1,4 @@
-// openapi.json sha256:6a51f7f211ea4b8e5a5a8b7c0f7b8bcd4f13dd339e808523b390a34c24c32f8d
+// openapi.json sha256:d75f0451ac01303b97c60f1a51f8d0d0cfe0e7fe18d372c114155e4fc5a23e6f
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -485,6 +485,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/recordings/{recording}/heads/{head}/card": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Full Card
+         * @description The card of one head: what it is in a sentence, with the evidence, measured unless it is remembered.
+         */
+        post: operations["full_card"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/recordings/{recording}/heads/{head}/worth": {
         parameters: {
             query?: never;
@@ -697,6 +717,28 @@ export interface paths {
          * @description A tile of one head's map: exact cells at level 0, means or maxima of blocks above.
          */
         get: operations["tile"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/recordings/{recording}/why/{head}/{query}/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Why There
+         * @description Why a head looks from one token to another: what wrote the query, and what wrote the keys.
+         *
+         *     `against`: "rest", or the position of one other key.
+         */
+        get: operations["why_there"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1116,6 +1158,76 @@ export interface components {
             width: number;
             /** Window */
             window: number | null;
+        };
+        /**
+         * CardFact
+         * @description One line of a section: a number beside chance, as people read them. `head`: the head that it is about.
+         */
+        CardFact: {
+            /** Chance */
+            chance: number | null;
+            /** Chance Number */
+            chance_number: string;
+            /** Command */
+            command: string;
+            /** Head */
+            head: string;
+            /** Interval */
+            interval: string;
+            /** Label */
+            label: string;
+            /** Mark */
+            mark: string;
+            /** Number */
+            number: string;
+            /** Unit */
+            unit: string;
+            /** Value */
+            value: number | null;
+            /** Words */
+            words: string;
+        };
+        /**
+         * CardMap
+         * @description The head's map of one short text. `weights[query]`: thousandths, up to the last key above 0.
+         *
+         *     `query`, `key`: the link that tells most, with its weight; `words`: why this text is shown.
+         */
+        CardMap: {
+            /** Command */
+            command: string;
+            /** Key */
+            key: number;
+            /** Query */
+            query: number;
+            /** Text */
+            text: string;
+            /** Tokens */
+            tokens: string[];
+            /** Weight */
+            weight: number;
+            /** Weights */
+            weights: number[][];
+            /** Words */
+            words: string;
+        };
+        /**
+         * CardSection
+         * @description One question about a head, its answer, and the command that gives these numbers.
+         *
+         *     `note`: on what they rest, or in one line why there are none.
+         */
+        CardSection: {
+            /** Asks */
+            asks: string;
+            /** Command */
+            command: string;
+            /** Facts */
+            facts: components["schemas"]["CardFact"][];
+            /** Name */
+            name: string;
+            /** Note */
+            note: string;
         };
         /**
          * CardValue
@@ -1549,6 +1661,32 @@ export interface components {
             unreadable: string | null;
         };
         /**
+         * FullCard
+         * @description What is known of one head of a model, in a sentence and sections; see `manyheads.cards` Card.
+         */
+        FullCard: {
+            /** Family */
+            family: string;
+            /** Head */
+            head: string;
+            /** Maps */
+            maps: components["schemas"]["CardMap"][];
+            /** Model */
+            model: string;
+            /** Notes */
+            notes: {
+                [key: string]: string;
+            };
+            /** Place */
+            place: string;
+            /** Role */
+            role: string;
+            /** Sections */
+            sections: components["schemas"]["CardSection"][];
+            /** Sentence */
+            sentence: string;
+        };
+        /**
          * Guess
          * @description A token that could come next, and its probability before and after the plan.
          */
@@ -1840,11 +1978,11 @@ export interface components {
              * Kind
              * @enum {string}
              */
-            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "blend" | "pruning" | "cell" | "swap" | "pair" | "patching" | "writing" | "paths" | "circuit";
+            kind: "recording" | "roles" | "importance" | "worth" | "experiment" | "blend" | "pruning" | "cell" | "swap" | "pair" | "patching" | "writing" | "paths" | "circuit" | "card";
             problem: components["schemas"]["Problem"] | null;
             progress: components["schemas"]["Progress"];
             /** Result */
-            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Swap"] | components["schemas"]["Experiment"] | components["schemas"]["Blend"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | {
+            result: components["schemas"]["RecordingInfo"] | components["schemas"]["Roles"] | components["schemas"]["Atlas"] | components["schemas"]["Worth"] | components["schemas"]["Swap"] | components["schemas"]["Experiment"] | components["schemas"]["Blend"] | components["schemas"]["Pruning"] | components["schemas"]["PairReading"] | components["schemas"]["HeadEffects"] | components["schemas"]["HeadWriting"] | components["schemas"]["HeadPaths"] | components["schemas"]["CircuitRun"] | components["schemas"]["FullCard"] | {
                 [key: string]: components["schemas"]["JsonValue"];
             } | null;
             /** Seconds */
@@ -3061,6 +3199,126 @@ export interface components {
             solution: string;
             /** Words */
             words: string;
+        };
+        /**
+         * WhyAnswer
+         * @description Why a head looks from one token to another: the log-odds of that weight, split over what was written.
+         *
+         *     `log_odds` is `written` plus every share of `rows`. `query`, `key`: the writers of either side, largest share first.
+         *     `said`: the answer in one sentence; `caution`: what to know before it is believed, "" for nothing; `lines`: the
+         *     answer as the library prints it. `is_story`: whether the weight is large enough to be explained at all.
+         */
+        WhyAnswer: {
+            /** @description the one rival; null for all other keys together */
+            against: components["schemas"]["WhyLook"] | null;
+            /** Caution */
+            caution: string;
+            /** Command */
+            command: string;
+            /** Error */
+            error: number;
+            /** Head */
+            head: string;
+            /** Is Story */
+            is_story: boolean;
+            /** Key */
+            key: components["schemas"]["WhyWriter"][];
+            key_token: components["schemas"]["WhyLook"];
+            /** Lines */
+            lines: string[];
+            /** Log Odds */
+            log_odds: number;
+            /**
+             * Next
+             * @description the row's other keys with the largest weights
+             */
+            next: components["schemas"]["WhyLook"][];
+            /** Num Pairs */
+            num_pairs: number;
+            /** Pairs */
+            pairs: components["schemas"]["WhyPair"][];
+            /** Query */
+            query: components["schemas"]["WhyWriter"][];
+            query_token: components["schemas"]["WhyPlace"];
+            /** Rows */
+            rows: components["schemas"]["WhyRow"][];
+            /** Said */
+            said: string;
+            /** Weight */
+            weight: number;
+            /** Written */
+            written: number;
+        };
+        /**
+         * WhyLook
+         * @description A token, and the weight that a head gives it.
+         */
+        WhyLook: {
+            /** Position */
+            position: number;
+            /** Token */
+            token: string;
+            /** Weight */
+            weight: number;
+        };
+        /**
+         * WhyPair
+         * @description What a query's writer and a key's writer gave together; `of_all`: of all pairs, added without signs.
+         */
+        WhyPair: {
+            /** Key */
+            key: string;
+            /** Of All */
+            of_all: number;
+            /** Query */
+            query: string;
+            /** Share */
+            share: number;
+        };
+        /**
+         * WhyPlace
+         * @description A token, by position and as it stands in the text.
+         */
+        WhyPlace: {
+            /** Position */
+            position: number;
+            /** Token */
+            token: string;
+        };
+        /**
+         * WhyRow
+         * @description A part of the log-odds that no writer has: the spread over other keys, a sink, a softcap, rounding.
+         */
+        WhyRow: {
+            /** Name */
+            name: string;
+            /** Share */
+            share: number;
+            /** Words */
+            words: string;
+        };
+        /**
+         * WhyWriter
+         * @description What one writer gave one side of a weight; see `manyheads.circuits.why` WriterShare.
+         *
+         *     `share`: of the log-odds, in nats; shares of a side add up to `written`. `without`: what the weight would be without
+         *     it; these do not add up. `looks_at`: where a head looks most itself, from the token where it wrote.
+         */
+        WhyWriter: {
+            /**
+             * At Rivals
+             * @description the part of the share that was written at other keys; null for the query
+             */
+            at_rivals: number | null;
+            /** Kind */
+            kind: string;
+            looks_at: components["schemas"]["WhyLook"] | null;
+            /** Share */
+            share: number;
+            /** Without */
+            without: number;
+            /** Writer */
+            writer: string;
         };
         /**
          * WordInfo
@@ -5515,6 +5773,101 @@ export interface operations {
             };
         };
     };
+    full_card: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                recording: string;
+                head: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Job"];
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     head_worth: {
         parameters: {
             query?: {
@@ -6517,6 +6870,106 @@ export interface operations {
                 };
                 content: {
                     "application/vnd.manyheads.arrays": string;
+                };
+            };
+            /** @description Bad Request */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Forbidden */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Not Found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Conflict */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Request Entity Too Large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+            /** @description Internal Server Error */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Service Unavailable */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    why_there: {
+        parameters: {
+            query?: {
+                against?: "rest" | number;
+                text?: number;
+            };
+            header?: never;
+            path: {
+                recording: string;
+                head: string;
+                query: number;
+                key: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WhyAnswer"];
                 };
             };
             /** @description Bad Request */
