@@ -23,7 +23,7 @@ from manyheads.roles.words.glossary import TERMS
 from manyheads.studio import Workspace
 from manyheads.studio.views import tiles as tiles_module
 from tests import seeds
-from tests.studio.driving import assert_nothing_past_the_edge, fragment, open_head, settled, show
+from tests.studio.driving import assert_nothing_past_the_edge, digits, fragment, open_head, settled, show
 from tests.studio.serving import TEXT, studio_of
 
 HOSTILE = [
@@ -48,6 +48,18 @@ def point(page, x, y):
     expect(weight).not_to_have_text("…")
     query, key = (page.get_by_test_id(f"readout-{name}") for name in ("query", "key"))
     return int(query.get_attribute("data-query")), int(key.get_attribute("data-key")), weight.inner_text()
+
+
+def box_at_rest(part):
+    """Where a part of the page lies, once it has stayed there for half a second."""
+    before, same = None, 0
+    for _ in range(120):
+        box = part.bounding_box()
+        before, same = box, same + 1 if box == before else 0
+        if same == 5:
+            return box
+        part.page.wait_for_timeout(100)
+    raise AssertionError("the page never came to rest")
 
 
 def point_at_rest(page, x, y):
@@ -116,14 +128,17 @@ def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page,
     show(page, long_text)
     maps = eager(long_text)[3, 5]
     open_head(page, "L3H5")
-    box = page.get_by_test_id("map").bounding_box()
     levels = set()
     page.get_by_test_id("view-menu").click()
     page.get_by_test_id("how").get_by_text("largest" if how == "max" else "mean", exact=False).first.click()
     page.get_by_test_id("zoom-home").click()
+    box = box_at_rest(page.get_by_test_id("map"))  # the text and what the head says come beside it
+    assert page.get_by_test_id("head-sentence").bounding_box()["height"] < 60, "it has room beside the text's pane"
+    assert box["y"] + box["height"] < 720, "the whole map is on the screen"
+    middle = box["x"] + min(box["width"], box["height"]) / 2  # the whole map is a square at the left
     for _ in range(7):
         for share in (0.31, 0.64):
-            px, py = box["x"] + box["width"] / 2 + (share - 0.5) * 90, box["y"] + box["height"] * share
+            px, py = middle + (share - 0.5) * 90, box["y"] + box["height"] * share
             level, query, key, said = point_at_rest(page, px, py)
             side = 1 << level
             block = maps[query // side * side :, key // side * side :][:side, :side]
@@ -132,7 +147,7 @@ def test_at_every_level_the_number_is_the_mean_or_the_largest_of_its_block(page,
             levels.add(level)
         if level == 0:
             break
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.move(middle, box["y"] + box["height"] / 2)
         page.mouse.wheel(0, -400)
     assert {0, 1} <= levels
 
@@ -225,17 +240,33 @@ def test_two_heads_side_by_side_read_the_same_cell(page, eager):
     page.goto(page.url.replace("#/atlas", "#/compare"))
     page.get_by_test_id("compare-head-a").select_option("L2H9")
     page.get_by_test_id("compare-head-b").select_option("L1H1")
-    page.wait_for_timeout(800)
-    box = page.get_by_test_id("compare-map-a").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2 + 3)
     readout = page.get_by_test_id("compare-readout")
-    expect(readout).to_contain_text(re.compile(r"\d\.\d{3}"))
-    text = readout.inner_text().replace("−", "-")
-    numbers = [float(each) for each in re.findall(r"[+-]?\d\.\d+(?:e-\d+)?", text)]
-    places = [int(each) for each in re.findall(r"\b\d{1,2}\b(?!\.)", re.sub(r"[+-]?\d\.\d+(?:e-\d+)?", "", text))]
-    query, key = places[:2]
-    a, b = maps[2, 9, query, key], maps[1, 1, query, key]
-    np.testing.assert_allclose(numbers[:3], [a, b, a - b], atol=2e-4)
+    gaps = maps[2, 9] - maps[1, 1]  # until a cell is pointed at, the one that differs most is read
+    most = np.unravel_index(np.abs(gaps).argmax(), gaps.shape)
+    expect(readout).to_have_attribute("data-query", str(most[0]))
+    expect(readout).to_have_attribute("data-difference", re.compile(r"\d"))
+    assert_cell(readout, maps[2, 9], maps[1, 1], most)
+    # Another row is slow to come: its cell is read from the maps that are drawn, never from the row before.
+    page.route("**/rows/**", lambda route: None)
+    box = page.get_by_test_id("compare-map-a").bounding_box()
+    seen = set()
+    for down in (0.35, 0.5, 0.65):
+        page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] * down + 3)
+        expect(readout).not_to_have_attribute("data-query", str(most[0] if not seen else max(seen)))
+        query, key = (int(readout.get_attribute(f"data-{name}")) for name in ("query", "key"))
+        assert_cell(readout, maps[2, 9], maps[1, 1], (query, key))
+        seen.add(query)
+    assert len(seen) == 3
+
+
+def assert_cell(readout, a, b, cell):
+    """The readout of Compare names a cell, and its three numbers are of that cell."""
+    text = digits(readout.inner_text()).replace("−", "-")
+    digit = r"[+-]?\d\.\d+(?:e-\d+)?"
+    places = [int(number) for number in re.findall(r"\b\d{1,2}\b(?!\.)", re.sub(digit, "", text))]
+    assert places[:2] == list(cell), text
+    numbers = [float(number) for number in re.findall(digit, text)]
+    np.testing.assert_allclose(numbers[:3], [a[cell], b[cell], a[cell] - b[cell]], atol=2e-4)
 
 
 # -------------------------------------------------------------------------------------------------------------- exports
