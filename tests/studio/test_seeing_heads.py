@@ -221,6 +221,22 @@ def test_lines_of_several_heads_are_each_heads_own_and_fill_the_width(page, stud
 
 
 @pytest.mark.slow
+def test_a_click_on_a_word_moves_no_word(page, studio, recorded):
+    """Else the second click of a double click meets another word, or none."""
+    visit(page, studio, f"head/{HEAD}", "pinned-row", pin=token_place(recorded.tokens, "it"))
+    strip, sentence, words, places = page.get_by_test_id("pin-strip"), page.get_by_test_id("head-sentence"), "", {}
+    for width in (1280, 1440):
+        page.set_viewport_size({"width": width, "height": 720})
+        for position in (0, *(token_place(recorded.tokens, word) for word in ("animal", "street", "it"))):
+            strip.locator(f"[data-position='{position}']").click()
+            expect(page.get_by_test_id("pinned-row")).to_have_attribute("data-row", str(position))
+            expect(sentence).not_to_have_text(words)
+            words = sentence.inner_text()
+            places.setdefault(width, set()).add(strip.bounding_box()["y"])
+    assert [len(seen) for seen in places.values()] == [1, 1], places
+
+
+@pytest.mark.slow
 def test_a_word_hidden_by_a_double_click_is_compared_and_undone(page, studio, minilm, recorded):
     query, hidden = token_place(recorded.tokens, "it"), token_place(recorded.tokens, "animal")
     visit(page, studio, f"head/{HEAD}", "pin-strip", pin=query)
