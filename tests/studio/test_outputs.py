@@ -20,7 +20,7 @@ from manyheads.studio.views.atlas import atlas_of
 from manyheads.studio.views.maps import unpack
 from manyheads.studio.views.outputs import output_of
 from tests.models.tiny import save_tiny, tiny_gpt_oss, tiny_llama, tiny_t5, tiny_tokenizer
-from tests.studio.serving import TEXT, minilm_studio
+from tests.studio.serving import TEXT, minilm_studio, studio_of
 
 VALUES = ("q", "k", "v", "lse")
 IT = 9  # "it" in TEXT
@@ -145,9 +145,10 @@ def test_pages_that_ask_one_recording_at_once_get_what_each_gets_alone(studio, f
             np.testing.assert_allclose(arrays[name], values, atol=1e-6, err_msg=f"{path} {name}")
 
 
-def test_a_forward_pass_needs_the_model(studio):
-    listed = {file["name"]: file["id"] for file in studio.get("/api/workspace").json["files"]}
-    said = studio.get(f"/api/recordings/{listed['two.heads']}/pass/2")
+def test_a_forward_pass_needs_the_model(studio, folder):
+    with studio_of(Workspace.of([folder])) as own:  # another test may have loaded the model of the shared one's file
+        listed = {file["name"]: file["id"] for file in own.get("/api/workspace").json["files"]}
+        said = own.get(f"/api/recordings/{listed['two.heads']}/pass/2")
     assert said.status == 404 and "the model is not loaded here" in said.json["words"]
     assert studio.get(f"/api/recordings/{studio.open(TEXT)['id']}/pass/999").status == 404
 
