@@ -282,7 +282,7 @@ class Recording {
       words: units.map(({ begin, end, text }) => ({ begin, end, text })),
       backend: backends.filter(Boolean).join("; "), because: [`read from file ${fileName}`, countedLayers(layers.map(({ site }) => site))].filter(Boolean).join("; "),
       notes: Object.fromEntries(Object.entries({ model, ...notes }).map(([key, value]) => [key, typeof value === "string" ? value : JSON.stringify(value)])),
-      max_level: Math.max(0, 32 - Math.clz32(Math.ceil(longest / TILE) - 1)), mask_token: null, min_level: 0,
+      max_level: Math.max(0, 32 - Math.clz32(Math.ceil(longest / TILE) - 1)), mask_token: null, min_level: 0, kept: null,
     };
   }
 
