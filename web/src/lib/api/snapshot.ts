@@ -8,7 +8,7 @@ import {
   TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Swap, type SwapAsk, type Workspace,
 } from "./types";
 
-const FORMAT = 2;
+const FORMAT = 3;
 const STEPS = { steps8: 254, steps16: 65_534, links: 65_535 };
 const THUMBNAIL = 64; // cells a side at most
 const THUMBNAILS_CELLS = 12_000_000; // of all heads, computed from factors: some 0.3 s; of more, rows are sampled
