@@ -164,7 +164,7 @@ def _part(
     labels, layers = desk.labels.of(opened), opened.layers()
     atlas = atlas_of(opened, text, labels)
     because = NO_ROLES if labels is None else _shareable(atlas.roles_because)
-    # Cards without what the atlas and the recording's description hold already: definitions, their layers.
+    # Cards without what the atlas and the recording's description hold: roles, values, definitions, their layers.
     kept_fields = {"head", "kv_group", "shares_with", "exact", "because", "caveat"}
     cards = [card_of(opened, str(head), text, labels) for layer in layers for head in layer.site.heads]
     header: dict[str, Any] = {
@@ -172,10 +172,9 @@ def _part(
         "cards": [
             {
                 **card.model_dump(mode="json", include=kept_fields),
-                "values": [[value.statistic.name, value.value, value.chance, value.page] for value in card.values],
+                "levels": [[value.statistic.name, value.chance, value.page] for value in card.values],
                 "links": [[link.query, link.key, link.weight] for link in card.links],
                 "layer": card.layer.name,
-                "role": None if card.role is None else card.role.model_dump(mode="json"),
             }
             for card in cards
         ],
