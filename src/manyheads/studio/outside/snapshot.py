@@ -8,7 +8,7 @@ small, v instead, from which the page computes any cell, and what any head says 
 these it is; what it does not hold, the page cannot invent, and says so.
 
 Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one, two windows of every map
-for the factors (2 s), 4.3 MB. Format: an envelope of gzipped envelopes (`views.maps`), read by
+for the factors (2 s), 4.2 MB. Format: an envelope of gzipped envelopes (`views.maps`), read by
 web/src/lib/api/snapshot.ts; the page computes cells in web/src/lib/exact/factors.ts.
 
 Factors of a map: `weight[i, j] = exp(score(q_i, k_j) - lse_i)`: 72 maps of 512 x 512 cells are 18.9 million weights,
