@@ -1,6 +1,6 @@
 // Numbers as a page without a server keeps them: planes of bytes, the highest first.
 import { expect, test } from "vitest";
-import { numbersOf } from "../../src/lib/exact/factors";
+import { numbersOf, rowsOf } from "../../src/lib/exact/factors";
 
 function planes(bytes: Uint8Array, size: number) {
   const count = bytes.length / size;
@@ -18,4 +18,11 @@ test("float16 is read at its ends: zeros, the smallest, the largest, and what is
 test("float32 comes back bit for bit", () => {
   const want = new Float32Array([0, -0, 1e-45, Math.PI, -123456.789, 3.4e38, -Infinity]);
   expect([...numbersOf(planes(new Uint8Array(want.buffer), 4))]).toEqual([...want]);
+});
+
+test("matrices that are kept by columns come back by rows, head by head", () => {
+  const heads = [[[1, 2, 3], [4, 5, 6]], [[-7, 8, 9], [10, -11, 0.5]]]; // 2 heads, 2 rows, 3 wide
+  const columns = heads.flatMap((rows) => [0, 1, 2].flatMap((x) => rows.map((row) => row[x]!)));
+  const kept = { ...planes(new Uint8Array(new Float32Array(columns).buffer), 4), shape: [4, 2, 3, 2] };
+  expect([...rowsOf(kept)]).toEqual(heads.flat(2));
 });

@@ -33,8 +33,8 @@ const statistic = { name: "entropy", title: "entropy", unit: "nats", low: 0, hig
 
 function card(head: string) {
   return {
-    head, layer: "L0", kv_group: 0, shares_with: [], role: null, exact: "exact", because: "", caveat: "",
-    values: [["entropy", 1.5, 2, null]], links: [[3, 1, 0.75]],
+    head, layer: "L0", kv_group: 0, shares_with: [], exact: "exact", because: "", caveat: "",
+    levels: [["entropy", 2, null]], links: [[3, 1, 0.75]],
   };
 }
 
@@ -60,7 +60,7 @@ export async function saved(level: 0 | 1, exact = true): Promise<ArrayBuffer> {
   const info = { id: ID, text: 0, num_texts: 1, layers: [layer], tokens, words: WORDS, min_level: level, max_level: level, notes: {} };
   const contents = { workspace: { opened: ID }, infos: [info], words: "2 heads on 4 tokens" };
   const head = await zipped(new TextEncoder().encode(JSON.stringify(contents)));
-  const whole = envelope({ format: 2 }, { head: [head, [head.length]], text0: [packed, [packed.length]] });
+  const whole = envelope({ format: 3 }, { head: [head, [head.length]], text0: [packed, [packed.length]] });
   return whole.buffer as ArrayBuffer;
 }
 

@@ -8,7 +8,7 @@ small, v instead, from which the page computes any cell, and what any head says 
 these it is; what it does not hold, the page cannot invent, and says so.
 
 Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one, two windows of every map
-for the factors (2 s), 4.3 MB. Format: an envelope of gzipped envelopes (`views.maps`), read by
+for the factors (2 s), 4.2 MB. Format: an envelope of gzipped envelopes (`views.maps`), read by
 web/src/lib/api/snapshot.ts; the page computes cells in web/src/lib/exact/factors.ts.
 
 Factors of a map: `weight[i, j] = exp(score(q_i, k_j) - lse_i)`: 72 maps of 512 x 512 cells are 18.9 million weights,
@@ -51,7 +51,7 @@ from manyheads.studio.views.outputs import model_of, output_of, pass_of
 from manyheads.studio.views.recording import units_of
 from manyheads.units import gb
 
-FORMAT = 2
+FORMAT = 3
 PACKED_BYTES = 1_600_000  # more texts (or windows) are added up to this size
 MAP_CELLS = 1_200_000  # of all heads' maps together: 72 maps of 128 x 128 are 0.75 MB, packed
 FLOAT_CELLS = 150_000  # up to so many exact weights are kept as they are; more, to 1/65,534
@@ -164,7 +164,7 @@ def _part(
     labels, layers = desk.labels.of(opened), opened.layers()
     atlas = atlas_of(opened, text, labels)
     because = NO_ROLES if labels is None else _shareable(atlas.roles_because)
-    # Cards without what the atlas and the recording's description hold already: definitions, their layers.
+    # Cards without what the atlas and the recording's description hold: roles, values, definitions, their layers.
     kept_fields = {"head", "kv_group", "shares_with", "exact", "because", "caveat"}
     cards = [card_of(opened, str(head), text, labels) for layer in layers for head in layer.site.heads]
     header: dict[str, Any] = {
@@ -172,10 +172,9 @@ def _part(
         "cards": [
             {
                 **card.model_dump(mode="json", include=kept_fields),
-                "values": [[value.statistic.name, value.value, value.chance, value.page] for value in card.values],
+                "levels": [[value.statistic.name, value.chance, value.page] for value in card.values],
                 "links": [[link.query, link.key, link.weight] for link in card.links],
                 "layer": card.layer.name,
-                "role": None if card.role is None else card.role.model_dump(mode="json"),
             }
             for card in cards
         ],
@@ -433,6 +432,13 @@ def _byte_planes(values: ndarray) -> ndarray:
     return np.stack([values >> 8, values & 255]).astype(np.uint8)
 
 
+def _float_planes(numbers: ndarray) -> ndarray:
+    """Bytes of floats, all highest ones first, before the numbers' shape: signs and exponents pack, low bits do not."""
+    little_endian = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
+    planes = little_endian.view(np.uint8).reshape(-1, numbers.itemsize).T[::-1]
+    return np.ascontiguousarray(planes).reshape(numbers.itemsize, *numbers.shape)
+
+
 DTYPES = ("float16", "float32")
 WIDE_BYTES = 4_000_000  # of q and k together: up to so many they are kept in float32
 MOST_BYTES = (
@@ -487,12 +493,9 @@ def factors_of(layers: Sequence[LayerRecord], text: int, exact: str | None = Non
         v = v if v is None or dtype == "float32" or bool(v.half().isfinite().all()) else None
         tensors |= {} if v is None else {"v": v}
         for name, tensor in tensors.items():
-            numbers = tensor.cpu().float().numpy().astype(dtype)
-            # The numbers' bytes, all highest ones first: signs and exponents pack, the lowest bits do not.
-            little_endian = np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<"))
-            columns = little_endian.view(np.uint8).reshape(-1, numbers.itemsize)
-            arrays[f"{name}{index}"] = np.ascontiguousarray(columns.T[::-1])
-        arrays[f"lse{index}"] = page_layer.lse[0].cpu().float().numpy()
+            # By columns: one coordinate of all positions is more alike than all coordinates of one, and packs better.
+            arrays[f"{name}{index}"] = _float_planes(tensor.mT.cpu().float().numpy().astype(dtype))
+        arrays[f"lse{index}"] = _float_planes(page_layer.lse[0].cpu().float().numpy())
         entries.append({
             "scale": part.rule.scale,
             "softcap": part.rule.softcap,

@@ -5,10 +5,10 @@ import { allToldApart } from "../draw/format";
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors, type Said, type SaidArrays, type StoredSum } from "./exact";
 import {
-  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type RoleInfo, type Swap, type SwapAsk, type Workspace,
+  TILE, wordsOf, type Atlas, type HeadCard, type How, type LayerInfo, type Link, type Pair, type RecordingInfo, type Swap, type SwapAsk, type Workspace,
 } from "./types";
 
-const FORMAT = 2;
+const FORMAT = 3;
 const STEPS = { steps8: 254, steps16: 65_534, links: 65_535 };
 const THUMBNAIL = 64; // cells a side at most
 const THUMBNAILS_CELLS = 12_000_000; // of all heads, computed from factors: some 0.3 s; of more, rows are sampled
@@ -17,8 +17,8 @@ interface PackedCard {
   head: string;
   kv_group: number;
   shares_with: string[];
-  role: RoleInfo | null;
-  values: [string, number | null, number | null, number | null][];
+  /** A statistic's name, its chance level and its value on the page of labels; its value itself is the atlas's. */
+  levels: [string, number | null, number | null][];
   links: [number, number, number][];
   layer: string;
   exact: string;
@@ -121,16 +121,22 @@ export class Snapshot implements HeldRecording {
     const info = this.infos[index]!;
     const { header, arrays } = parseEnvelope(await unzipped(this.packed.arrays[`text${index}`]!));
     const { atlas, cards, maps, factors, said, swaps } = header as unknown as TextHeader;
-    const statistics = new Map(atlas.statistics.map((statistic) => [statistic.name, statistic]));
+    const statistics = new Map(atlas.statistics.map((statistic, column) => [statistic.name, { statistic, column }]));
+    const entries = new Map(atlas.heads.map((entry) => [entry.head, entry]));
     const packedCards = new Map(cards.map((card) => [card.head, card]));
     const card = (head: string, layer: LayerInfo): HeadCard => {
-      const packed = packedCards.get(head)!;
+      const { levels, ...packed } = packedCards.get(head)!;
+      const { role, values } = entries.get(head)!;
       return {
         ...packed,
         layer,
+        role,
         recording: info.id,
         text: info.text,
-        values: packed.values.map(([name, value, chance, page]) => ({ statistic: statistics.get(name)!, value, chance, page })),
+        values: levels.map(([name, chance, page]) => {
+          const { statistic, column } = statistics.get(name)!;
+          return { statistic, value: values[column]!, chance, page };
+        }),
         links: packed.links.map(([query, key, weight]): Link => ({ query, key, weight })),
       };
     };

@@ -65,11 +65,11 @@ export class Factors implements MapFactors {
       return {
         ...rule,
         sinks,
-        q: numbersOf(arrays[`q${index}`]!),
-        k: numbersOf(arrays[`k${index}`]!),
-        v: valueWidth === null ? null : numbersOf(arrays[`v${index}`]!),
+        q: rowsOf(arrays[`q${index}`]!),
+        k: rowsOf(arrays[`k${index}`]!),
+        v: valueWidth === null ? null : rowsOf(arrays[`v${index}`]!),
         valueWidth,
-        lse: arrays[`lse${index}`]!.data as Float32Array,
+        lse: numbersOf(arrays[`lse${index}`]!),
         start: arrays[`start${mask}`]!.data,
         stop: arrays[`stop${mask}`]!.data,
         dense: dense ? { bits: dense.data, heads: dense.shape[0]! } : null,
@@ -238,7 +238,8 @@ export class Factors implements MapFactors {
 
 /** Numbers that are kept as planes of bytes, the highest first: two planes are float16, four float32. */
 export function numbersOf(planes: EnvelopeArray): Float32Array {
-  const [size = 0, count = 0] = planes.shape;
+  const size = planes.shape[0]!;
+  const count = planes.data.length / size;
   const out = new Float32Array(count);
   if (size === 2) {
     for (let i = 0; i < count; i++) out[i] = half(planes.data[i]! * 256 + planes.data[count + i]!);
@@ -246,6 +247,17 @@ export function numbersOf(planes: EnvelopeArray): Float32Array {
   }
   const bits = new Uint32Array(out.buffer);
   for (let plane = 0; plane < 4; plane++) for (let i = 0; i < count; i++) bits[i] = bits[i]! * 256 + planes.data[plane * count + i]!;
+  return out;
+}
+
+/** The same where each head's matrix is kept by columns, [head width row]: as [head row width]. */
+export function rowsOf(planes: EnvelopeArray): Float32Array {
+  const columns = numbersOf(planes);
+  const [, heads = 0, width = 0, rows = 0] = planes.shape;
+  const out = new Float32Array(columns.length);
+  for (let head = 0, begin = 0; head < heads; head++, begin += width * rows) {
+    for (let x = 0; x < width; x++) for (let row = 0; row < rows; row++) out[begin + row * width + x] = columns[begin + x * rows + row]!;
+  }
   return out;
 }
 
