@@ -63,7 +63,7 @@ check: $(READY)  ## style, types, who may import whom, and whether tests meet ev
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m tools.house --worst
 	@$(BIN)/python -m tests.install.environments
-	@$(BIN)/pytest -q -m "" tests/test_house.py
+	@$(BIN)/pytest -q -m "" tests/test_house.py tests/test_private_names.py
 
 # The built page is committed, so that nobody needs node to use it; the tests hold it to web/.
 web: $(READY)    ## src/manyheads/studio/static anew from web/ (needs node 20 or newer)

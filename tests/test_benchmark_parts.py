@@ -135,6 +135,7 @@ def test_part_with_a_line_that_is_not_exact_goes_on_and_is_wrong(made):
     assert of(lines, "inexact", "part inexact")["because"] == "1 of its lines are not exact"
 
 
+@pytest.mark.slow
 def test_part_that_hangs_is_ended_and_says_where(made):
     status, lines = made({"first": 3, "hangs": 1, "good": 5}, 9.0)
     assert status == 1 and outcomes(lines) == {"first": "right", "hangs": "wrong", "good": "right"}

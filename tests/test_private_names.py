@@ -107,6 +107,7 @@ def names_made_in(tree: ast.Module) -> set[str]:
     return own
 
 
+@pytest.mark.slow
 def test_no_other_file_has_a_private_name_of_others():
     trees = {file: ast.parse(file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")}
     own = set().union(*map(names_made_in, trees.values()))

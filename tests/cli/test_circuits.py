@@ -97,6 +97,7 @@ def test_one_head_is_shown_by_weights_and_on_a_text_as_the_library_found_it(run,
     assert {row["text"] for row in document["positions"]} == {0, 1}
 
 
+@pytest.mark.slow
 def test_all_heads_are_listed_by_what_they_do(run):
     every = writes_of(mh.load("tiny-code"))
     ran = run("writes", *CODE)

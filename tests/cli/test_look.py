@@ -381,6 +381,7 @@ def test_a_text_is_read_once_and_twice_more_for_the_scenes_of_a_saved_page(optio
     assert passes == [(1, 14)] * (1 + 2 * ("--html" in options))
 
 
+@pytest.mark.slow
 def test_each_window_of_a_long_text_is_read_once_too(run, not_served, passes, minilm, long_text, tmp_path):
     (tmp_path / "long.txt").write_text(long_text)
     windows = read(minilm, long_text).pieces

@@ -92,6 +92,7 @@ def test_labels_of_a_model_that_computes_otherwise_are_not_shipped(lm):
     assert shipped_labels(other) is not None
 
 
+@pytest.mark.slow
 def test_labels_of_older_rules_are_measured_anew(lm, monkeypatch, tmp_path):
     monkeypatch.setattr(shipped, "RULES", shipped.RULES + 1)
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path))

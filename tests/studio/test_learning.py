@@ -468,6 +468,7 @@ def test_no_text_of_the_scene_of_a_birth_overlaps_or_is_cut_off_in_six_sizes(bor
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
 def test_a_frame_of_the_scene_of_a_birth_is_cheap_and_it_plays_once_in_view(learn):
     page = learn("birth")
     skip_all(page)

@@ -235,6 +235,7 @@ def test_a_cell_tells_why_and_a_writer_goes_one_step_further(new_page, studio, e
     expect(page.get_by_test_id("why")).to_have_attribute("data-query", re.compile(rf"^({IT}|{key})$"))
 
 
+@pytest.mark.slow
 def test_a_faint_cell_is_no_story_a_first_layer_says_so_and_a_phone_shows_all(new_page, studio, minilm):
     page = new_page(forgive=("status of 400",))  # a browser's own line about a refusal
     page.set_viewport_size({"width": 390, "height": 844})
@@ -249,6 +250,7 @@ def test_a_faint_cell_is_no_story_a_first_layer_says_so_and_a_phone_shows_all(ne
     expect(page.get_by_test_id("why-refusal")).to_contain_text("first layer")
 
 
+@pytest.mark.slow
 def test_a_cell_of_words_is_explained_by_the_pair_of_pieces_that_is_shown(new_page, studio):
     page = new_page()
     text = "The transcontinental railroad carried the disgruntled passengers home."

@@ -84,6 +84,7 @@ def test_a_refresh_reads_the_parts_that_changed_and_no_other(tmp_path, monkeypat
     np.testing.assert_array_equal(later.values, [numbers(step) for step in range(7)])
 
 
+@pytest.mark.slow
 def test_a_writer_killed_again_and_again_loses_at_most_the_step_in_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(history, "PART_ROWS", 40)  # so that many kills fall where a part ends and another begins
     path, chance, before = tmp_path / "heads.parquet", random.Random(11), 0
