@@ -31,7 +31,7 @@ from manyheads.corpora import own_corpora, reading_of
 from manyheads.errors import FileAccessError, HeadError, ModelError
 from manyheads.heads import Head
 from manyheads.interventions import verdict
-from manyheads.roles import find_roles
+from manyheads.roles import Evidence, find_roles
 from manyheads.roles.compare import head_families
 from manyheads.roles.probes import ask_probes
 from tests.checking import unchecked
@@ -202,9 +202,7 @@ def test_heads_that_are_not_there_and_models_that_are_none_are_refused(small):
 
 
 def role(name, score, chance, statistic, given=None):
-    evidence = SimpleNamespace(
-        statistic=statistic, score=score, chance=chance, low=score - 0.01, high=score + 0.01, given=given, words="..."
-    )
+    evidence = Evidence(statistic, score, chance, score - 0.01, score + 0.01, num_queries=9, given=given, words="...")
     return SimpleNamespace(name=name, head=Head("", 1, 2), evidence=evidence)
 
 
@@ -406,7 +404,7 @@ def ready(monkeypatch, tmp_path, minilm, small):
 
 
 def test_card_command_shows_the_sentence_and_every_section(ready, capsys):
-    assert main(["card", "L2H9", "--model", "minilm", "--no-cache"]) == 0
+    assert main(["card", "L2H9", "--model", "minilm", "--no-cache", "--device", "cpu", "--dtype", "float32"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("L2H9") and "What is lost without it?" in out and "mh.composition(lm)" in out
     assert ready == [("minilm", 1, False)]

@@ -227,7 +227,6 @@ def test_the_numbers_of_a_column_have_as_many_decimals(values, written):
     assert aligned(values) == written
 
 
-@pytest.mark.slow
 def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_path):
     """The numbers are the library's on pairs; every way to pair wrongly is one line."""
     sources, targets = ["the old cat sat", "why is the dog here ?"], ["the dog said", "a cat sat on the table"]

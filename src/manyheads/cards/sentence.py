@@ -21,7 +21,7 @@ from typing import NamedTuple
 from manyheads.cards.evidence import Loss, Measured
 from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
-from manyheads.roles import Claim, HeadRole, failing, rule_of
+from manyheads.roles import Claim, HeadRole, failing
 from manyheads.roles.words import UNLABELLED, figure
 
 BESIDES = 2  # clauses beside the label
@@ -91,7 +91,7 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
         )
     if role.name.startswith("sink"):
         return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
-    saying, chance = rule_of(evidence.statistic).saying, figure(evidence.chance, "share")
+    saying, chance = evidence.saying, figure(evidence.chance, "share")
     if evidence.score >= OFTEN:
         often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
         return Clause(f"{often} at {saying} ({share} of its attention, {chance} by chance)", fact)

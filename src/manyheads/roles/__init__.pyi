@@ -22,5 +22,4 @@ from .rules import MIN_QUERIES as MIN_QUERIES
 from .rules import RULES as RULES
 from .rules import SINK_RULE as SINK_RULE
 from .rules import UNASKED as UNASKED
-from .rules import rule_of as rule_of
 from .shipped import shipped_labels as shipped_labels

@@ -33,6 +33,7 @@ from manyheads.roles.rules import (
     SINK_RULE,
     Rule,
     distance,
+    rule_of,
 )
 from manyheads.roles.words.role_table import NOT_EFFECT, ONLY_READS, UNLABELLED
 from manyheads.statistics import DEFAULT, HeadTable, named, number
@@ -68,6 +69,11 @@ class Evidence:
         """That of `score`, as the table of statistics has it; "" for a statistic of one's own."""
         defined = named(self.statistic)
         return "" if defined is None else defined.unit
+
+    @property
+    def saying(self) -> str:
+        """What the head looks at, in the words of the rule that reads the statistic: "the token before"."""
+        return rule_of(self.statistic).saying
 
     def to_dict(self) -> Json:
         """Plain data for JSON: the fields, None where there is no interval."""
