@@ -233,7 +233,7 @@ def test_sinks_that_a_package_does_not_know_are_not_recorded(install, fresh):
     rec = mh.record_call(model, **inputs)
     assert_near(rec.layers[1].weights(text=0).sum(-1), torch.ones(6, LENGTHS[0]))
     install(model, "flash_attention_3")
-    assert float(mh.record_call(model, **inputs).layers[1].weights(text=0).sum(-1).max()) < 0.99
+    assert float(mh.record_call(model, **inputs).layers[1].weights(text=0).sum(-1).mean()) < 0.99
 
 
 # ------------------------------------------------------------------------------------------------------------- packed

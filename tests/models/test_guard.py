@@ -233,7 +233,7 @@ def test_no_random_model_is_refused_for_its_own_rounding_and_what_is_read_is_its
         right = "accepted" if outcome.finite else "overflowed"
         assert outcome.verdict == right, f"{outcome.trial}: {outcome.words}"
         assert outcome.error <= WEIGHTS_OFF[outcome.trial.dtype], f"{outcome.trial}: off by {outcome.error:.2g}"
-    assert len(too_coarse) <= count // 500, too_coarse
+    assert len(too_coarse) <= max(1, count // 500), too_coarse  # of few models, one by chance: one draw in twenty
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
