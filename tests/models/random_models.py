@@ -308,7 +308,8 @@ def _inputs(trial: Trial, two_sided: bool) -> dict[str, Tensor]:
 class Truth:
     """One call of a model's attention: its weights and outputs in float64, and what the model returned.
 
-    `rounding`: how far the model's own output lies from the float64 one, as a share of what the row adds up.
+    `rounding`: how far the model's own output lies from the float64 one, as a share of what the row adds up. What steps
+    below the normal numbers come to is left out: of a row that gives nearly all to a sink they may be the whole.
     """
 
     weights: Tensor
@@ -321,8 +322,11 @@ class Truth:
     @property
     def rounding(self) -> Tensor:
         """[b h q]"""
-        distance = (self.returned.double() - self.out).norm(dim=-1)
-        return distance / self.added_up.clamp_min(1e-30)
+        distance, kind = (self.returned.double() - self.out).norm(dim=-1), torch.finfo(self.returned.dtype)
+        lengths = self.values.norm(dim=-1)[:, :, None].where(self.visible, 0)
+        steps = self.visible.sum(-1) * lengths.amax(-1) + self.out.shape[-1] ** 0.5  # a step a weight, one a number
+        below = kind.smallest_normal * kind.eps / 2 * steps
+        return (distance - below).clamp_min(0) / self.added_up.clamp_min(1e-30)
 
 
 @contextmanager

@@ -223,17 +223,16 @@ WEIGHTS_OFF = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 3e-4, t
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])
 def test_no_random_model_is_refused_for_its_own_rounding_and_what_is_read_is_its_own_attention(count, fresh):
-    too_coarse = []
     for _ in range(count):
         outcome = random_models.outcome_of(random_models.trial(draw(fresh)))
         if outcome.verdict == "refused" and "float16 is too coarse for its scores" in outcome.words:
-            too_coarse.append(outcome.words)  # rounding moved a row by over a quarter: q and k do not tell its map
+            # So says float64: rounding moved a row by more than is ever excused. The guard itself computes in float32.
+            assert outcome.rounding > 0.999 * guard.COARSEST[outcome.trial.dtype], f"{outcome.trial}: {outcome.words}"
             continue
         # In float64, rows that see nothing are NaN to sdpa and reach the others: the model's own output is NaN then.
         right = "accepted" if outcome.finite else "overflowed"
         assert outcome.verdict == right, f"{outcome.trial}: {outcome.words}"
         assert outcome.error <= WEIGHTS_OFF[outcome.trial.dtype], f"{outcome.trial}: off by {outcome.error:.2g}"
-    assert len(too_coarse) <= max(1, count // 500), too_coarse  # of few models, one by chance: one draw in twenty
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.slow)])

@@ -7,11 +7,11 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TypeVar, runtime_checkable
 
 import typer
 from rich.text import Text
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
@@ -242,14 +242,18 @@ def usage_story(error: Exception, command: str = "") -> str | None:
 class HelpfulCommand(TyperCommand):
     """A command that shows its parameters as they are typed."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    context_class = typer.Context  # a public name for what a command is run in
+
+    def get_params(self, ctx: typer.Context):
         return _as_typed(super().get_params(ctx))
 
 
 class HelpfulGroup(TyperGroup):
     """The same for `manyheads` itself."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    context_class = typer.Context
+
+    def get_params(self, ctx: typer.Context):
         return _as_typed(super().get_params(ctx))
 
 
@@ -259,11 +263,21 @@ def help_of(command: Callable[..., Any]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in parts)
 
 
-def _as_typed(params: list[Any]) -> list[Any]:
+@runtime_checkable
+class Parameter(Protocol):
+    """What is changed here of Typer's own class, which it keeps to itself."""
+
+    metavar: str | None
+
+
+Some = TypeVar("Some", bound=Parameter)
+
+
+def _as_typed(params: list[Some]) -> list[Some]:
     """The parameters, `--help` among them: a flag takes no value, and an argument has its name and no type."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
-        elif param.param_type_name == "argument":
+        elif isinstance(param, TyperArgument):
             param.display_type_rich = lambda ctx: None  # typer has no option for that
     return params

@@ -338,7 +338,8 @@ def _of_layer(
     even = _even_spread(layer, text, query_units[queries], key_units[keys]).expand(weights.shape)
     visible = even > 0
     if query is None or key is None:  # of one side the strongest word: no mark, no special token, not the word itself
-        candidates = torch.tensor([_has_letters(unit) for unit in (query_units if query is None else key_units)])
+        letters = [_has_letters(unit) for unit in (query_units if query is None else key_units)]
+        candidates = torch.tensor(letters, device="cpu")  # as the weights and what is visible are
         if rows is columns:
             candidates[query if query is not None else key] = False
         visible = visible & (candidates[:, None] if query is None else candidates[None])

@@ -311,10 +311,11 @@ class Words:
                 checked_spans(text_spans, text, index)
                 for index, (text_spans, text) in enumerate(zip(by, texts, strict=True))
             )
-        of_token = torch.full(tokens.real.shape, -1)
+        of_token = torch.full(tokens.real.shape, -1, device=tokens.real.device)
         straddling = torch.zeros_like(tokens.real)
         for text, text_spans in enumerate(spans):
-            numbers = torch.tensor(words_of_tokens(texts[text], text_spans, offsets[text])).view(-1, 2)
+            numbers = words_of_tokens(texts[text], text_spans, offsets[text])
+            numbers = torch.tensor(numbers, device=of_token.device).view(-1, 2)
             ordinary = tokens.ordinary[text, : len(numbers)]
             of_token[text, : len(numbers)] = torch.where(ordinary, numbers[:, 0].long(), -1)
             straddling[text, : len(numbers)] = ordinary & (numbers[:, 1] > 0)

@@ -137,8 +137,8 @@ class Done:
     def tensors(self) -> dict[str, Tensor]:
         """Each batch of chunks that are begun, as (chunk, of, batch), and ranges of chunks that are whole."""
         rows = [(chunk, of, batch) for chunk, (of, batches) in sorted(self.begun.items()) for batch in sorted(batches)]
-        ranges = torch.tensor(self.whole, dtype=torch.int64).view(-1, 3)
-        return {"done": torch.tensor(rows, dtype=torch.int64).view(-1, 3), "whole": ranges}
+        ranges = torch.tensor(self.whole, dtype=torch.int64, device="cpu").view(-1, 3)
+        return {"done": torch.tensor(rows, dtype=torch.int64, device="cpu").view(-1, 3), "whole": ranges}
 
     @staticmethod
     def read(tensors: Mapping[str, Tensor]) -> Done:
@@ -174,7 +174,7 @@ class BatchPart:
         return f"part-{self.chunk:06}-{self.number:04}.safetensors"
 
     def tensors(self) -> dict[str, Tensor]:
-        done = torch.tensor([[self.chunk, self.of, self.number]])
+        done = torch.tensor([[self.chunk, self.of, self.number]], device="cpu")
         return {"done": done} | ({} if self.adds is None else self.adds.tensors())
 
     def words(self) -> dict[str, Any]:

@@ -222,7 +222,7 @@ class TensorFile:
         if name not in self.entries:
             raise self.damaged(f"it lacks the tensor {name!r}")
         entry = self.entries[name]
-        out = torch.empty(entry.shape, dtype=entry.dtype)
+        out = torch.empty(entry.shape, dtype=entry.dtype, device="cpu")
         view, total, done = bytes_of(out), 0, 0
         try:
             with self._lock:  # one position in the file serves all threads
