@@ -465,10 +465,13 @@ def test_the_search_for_garbage_waits_until_a_model_is_loaded_and_then_leaves_ou
 
 
 def test_the_laboratory_is_imported_for_its_own_commands_and_for_help_alone():
-    loaded = (
-        "print(*sorted({'.'.join(name.split('.')[:3]) for name in sys.modules if name.startswith('manyheads.lab')}))"
-    )
-    for words, there in ((["size", "gpt2", "--json"], False), (["learn"], True), (["--help"], True)):
-        program = f"import sys; from manyheads.cli.main import main; main({words!r}); {loaded}"
-        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-        assert ("manyheads.lab" in ran.stdout.splitlines()[-1]) == there, words
+    loaded = "print(any(name.startswith('manyheads.lab') for name in sys.modules), file=sys.stderr)"
+    program = f"""
+import sys
+from manyheads.cli.main import main
+for words in (["size", "gpt2", "--json"], ["--help"]):  # its commands run in tests of their own
+    main(words)
+    {loaded}
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stderr.split() == ["False", "True"]

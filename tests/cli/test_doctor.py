@@ -453,6 +453,8 @@ def test_bundled_model_with_other_weights_is_said_and_one_that_is_not_here_may_b
     (folder / "__init__.py").write_text("raise RuntimeError('nobody may run this')", encoding="utf-8")
     (folder / "model/model.safetensors").write_bytes(b"other weights")
     monkeypatch.syspath_prepend(str(tmp_path))
+    few = {name: BUNDLED[name] for name in ("minilm", "tiny-code")}  # smollm2 is loaded by the test above
+    monkeypatch.setattr(doctor.models, "BUNDLED", few)
     found = by_subject(doctor.bundled())
     wrong = found["minilm"]
     assert wrong.state == "wrong" and "expected 53aa5117" in wrong.found and "damaged or was changed" in wrong.found
@@ -461,7 +463,8 @@ def test_bundled_model_with_other_weights_is_said_and_one_that_is_not_here_may_b
     hidden = "manyheads.models.loading.bundled.find_spec"
     monkeypatch.setattr(hidden, lambda name: None if name.startswith("gt_") else find_spec(name))
     monkeypatch.setenv("MANYHEADS_MODELS", str(tmp_path / "none"))
-    minilm = by_subject(doctor.bundled())["minilm"]
+    minilm = next(doctor.bundled())
+    assert minilm.subject == "minilm"
     assert (minilm.state, minilm.found, minilm.remedy) == ("absent", "not here", "manyheads fetch minilm")
 
 

@@ -357,7 +357,7 @@ def test_effects_and_importance_stream_head_by_head_as_single_plans_do(fresh, tm
     worth = mh.importance(lm, texts, kind="streaming")
     assert worth.values.shape == (18,) and (worth.values == 0).all()  # nothing is far in so short a text
     effect = mh.effect(lm, plans[0], texts, controls=2)
-    assert abs(effect.change) > 1e-4 and len(effect.control) == 2
+    assert abs(effect.per_text).max() > 1e-4 and len(effect.control) == 2  # two signs may cancel in the mean
     with mh.applied(lm, plans[0]) as now:
         now.save(tmp_path / "plan.json")
         assert_matters(output(lm.model, batch), output(loaded("llama", fresh).model, batch))

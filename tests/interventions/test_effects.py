@@ -230,10 +230,16 @@ def test_ready_inputs_of_an_encoder_decoder_are_judged_by_their_labels_or_what_t
     labels[0, 4:] = -100
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with torch.no_grad():
-        logits = lm.model(**inputs, labels=labels).logits
-    want = [F.cross_entropy(logits[i][labels[i] >= 0], labels[i][labels[i] >= 0]) for i in range(2)]
+        whole = lm.model(**inputs, labels=labels).logits
+        with mh.applied(lm, mh.Ablate("encoder:L0H1")):
+            less = lm.model(**inputs, labels=labels).logits
+    assert (less - whole).abs().max() > 1e-4, "the head matters"
+    before, after = (
+        np.mean([float(F.cross_entropy(logits[i][labels[i] >= 0], labels[i][labels[i] >= 0])) for i in range(2)])
+        for logits in (whole, less)
+    )
     found = mh.effect(lm, mh.Ablate("encoder:L0H1"), [{**inputs, "labels": labels}], metric="loss", controls=0)
-    assert found.before == pytest.approx(float(torch.stack(want).mean()), rel=1e-5) and abs(found.change) > 1e-5
+    assert found.before == pytest.approx(before, rel=1e-5) and found.change == pytest.approx(after - before, abs=1e-5)
     read = labels.clamp_min(0)
     with torch.no_grad():
         logits = lm.model(**inputs, decoder_input_ids=read).logits

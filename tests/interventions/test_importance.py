@@ -174,8 +174,11 @@ def test_fewer_directions_are_right_on_average(fresh):
     corpus = tuple(read(lm, list(TEXTS[:2])).batches())
     exact, _ = gradients(lm, corpus, METRICS["cosine"], directions=40)
     few = [gradients(lm, corpus, METRICS["cosine"], directions=5, seed=draw(fresh))[0] for _ in range(30)]
-    ratio = torch.stack(few).mean(0) / exact
-    assert (ratio - 1).abs().max() < 0.5 and abs(float(ratio.mean()) - 1) < 0.1
+    ratio = torch.stack(few) / exact
+    # So much deviates the square of a vector along 5 random ones of 40 directions; five times that is enough for all.
+    assert (ratio.mean(0) - 1).abs().max() < 5 * (2 * (40 - 5) / (5 * (40 + 2)) / 30) ** 0.5
+    of_draws = ratio.mean((1, 2))  # heads that turn the output alike are off together: their spread is taken as it came
+    assert (of_draws.mean() - 1).abs() < 5 * of_draws.std() / 30**0.5
     assert (few[0] - exact).abs().max() > 1e-3 * exact.max()
     again = gradients(lm, corpus, METRICS["cosine"], directions=5, seed=3)[0]
     assert torch.equal(again, gradients(lm, corpus, METRICS["cosine"], directions=5, seed=3)[0])

@@ -83,7 +83,7 @@ def test_a_head_that_beats_every_chance_level_and_guess_holds(rng):
 
 @pytest.mark.parametrize(("why", "given"), [
     ("the best fixed offset does as well", {"mode": 0.78}),
-    ("position and part of speech do as well", {"relabelled": 0.8}),
+    ("position and part of speech do better", {"relabelled": 0.82}),  # at 0.8 one draw in 500 has a head above them
     ("a positional head: right only where the offset is", {"off_mode": 0.02}),
     ("a residual of a sink: special tokens win nearly always", {"score": 0.03}),
     ("it does many other things", {"given": 0.25, "mode": 0.1, "relabelled": 0.1}),
@@ -176,14 +176,15 @@ def test_what_is_reported_is_not_what_was_chosen_by(rng):
     assert abs(np.mean([claims[at].tested for at in ranks]) - 0.8) < 0.04 and best.tested <= flattered.tested
 
 
-def test_chance_alone_makes_no_claim_however_many_are_tried(rng):
-    """Scores that equal chance: of thousands of tests the bare p-values call some, the adjusted ones none, but for one
-    draw in twenty at most: a chance that they name themselves."""
+@pytest.mark.parametrize(("count", "most"), [(3, 1), pytest.param(20, 3, marks=pytest.mark.slow)])
+def test_chance_alone_makes_no_claim_however_many_are_tried(count, most, rng):
+    """Scores that equal chance: of thousands of tests the bare p-values call some, the adjusted ones next to none."""
     scores = accuracies(UP, **{"": 0.5, **GOOD, "given": 0.6, "mode": 0.4})
-    draws = [[claim for (claim,) in control(claims_of(made(rng, scores, heads=500), [UP]))] for _ in range(10)]
+    draws = [[claim for (claim,) in control(claims_of(made(rng, scores, heads=500), [UP]))] for _ in range(count)]
     assert all(sum(claim.p_value < 0.05 for claim in claims) > 5 for claims in draws)
-    # More than two of ten are less than a chance in 80 where one in twenty has any.
-    assert sum(any(claim.q_value <= MAX_FALSE for claim in claims) for claims in draws) <= 2
+    # Heads are drawn apart, so of 500 any passes in one draw of 136 (0.05 / (1 + 1/2 + ... + 1/500)): more than one of
+    # three, and more than three of twenty, are less than a chance in 5,000.
+    assert sum(any(claim.q_value <= MAX_FALSE for claim in claims) for claims in draws) <= most
 
 
 @pytest.mark.slow  # 800 heads; the adjusted ones of 500 are quick

@@ -85,6 +85,12 @@ def test_the_answer_has_every_number_of_the_library(studio, explained):
     assert answer["command"].startswith("manyheads why 'The cat") and answer["command"].endswith("--model minilm")
 
 
+def test_a_text_that_begins_with_a_dash_is_no_option_of_the_command(studio):
+    rec = studio.open("- the cat sat")["id"]
+    command = studio.get(f"/api/recordings/{rec}/why/{HEAD}/2/1").json["command"]
+    assert command == f"manyheads why --head {HEAD} --from 2 --to 1 --model minilm -- '- the cat sat'"
+
+
 def test_a_rival_is_another_question_and_an_answer_is_given_once(studio, explained, minilm, monkeypatch):
     key, rival = explained.to_token.position, explained.next[0].position
     rec = studio.open(TEXT)["id"]

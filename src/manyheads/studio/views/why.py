@@ -159,5 +159,7 @@ def _command(opened: Opened, lm: LoadedModel, head: str, query: int, key: int, a
     if not tokens.texts or tokens.target is not None or opened.num_texts > 1:
         return ""
     rival = [] if against == "rest" else ["--against", str(against)]
-    words = ["manyheads", "why", tokens.texts[text], "--head", head, "--from", str(query), "--to", str(key)]
-    return shlex.join([*words, *rival, "--model", lm.name])
+    options = ["--head", head, "--from", str(query), "--to", str(key), *rival, "--model", lm.name]
+    words = tokens.texts[text]
+    # A text that begins with a dash would be read as an option: it stands behind all of them.
+    return shlex.join(["manyheads", "why", *([*options, "--", words] if words.startswith("-") else [words, *options])])
