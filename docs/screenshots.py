@@ -26,7 +26,7 @@ SENTENCE = f"model=minilm&text={quote(TEXT)}"
 WRITER = f"model=smollm2&text={quote('When Mary and John went to the store, John gave a drink to')}"
 ANIMAL = "The animal didn't cross the street because it was too tired."
 PLAYED = f"head/L3H1?model=minilm&text={quote(ANIMAL)}&pin=10&play=word&t=0.5"
-# Names of the scene's film, and the window that it is made in: letters are then as large as those of the page around it.
+# Names of the film, and the window that it is made in: letters are then as large as those of the page around it.
 SCENES = {"play": (960, 640), "play-phone": (390, 844)}
 # The page's own exports of the scene that stands on its stage: the film in base 64, and the stills.
 FILM = """async () => {
