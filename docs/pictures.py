@@ -134,7 +134,11 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture(f"studio/{name}", title, words, "make screenshots", "")
         for name, title, words in (
             ("play.gif", "A scene", "One word looks: ask, match, share, fetch, mix, send on, add."),
+            ("play-dark.gif", "A scene, dark", "The same at night."),
+            ("play-phone.gif", "A scene on a phone", "The same, turned by a quarter."),
+            ("play-phone-dark.gif", "A scene on a phone, dark", "The same at night."),
             ("play.svg", "A scene on paper", "The same at eight moments; also where motion is reduced."),
+            ("play-dark.svg", "A scene on paper, dark", "The same at night."),
             ("atlas.png", "Atlas", "Every head at once."),
             ("atlas-dark.png", "Atlas, dark", "The same at night."),
             ("head.png", "Head", "One head, down to single weights."),

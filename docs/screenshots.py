@@ -26,7 +26,8 @@ SENTENCE = f"model=minilm&text={quote(TEXT)}"
 WRITER = f"model=smollm2&text={quote('When Mary and John went to the store, John gave a drink to')}"
 ANIMAL = "The animal didn't cross the street because it was too tired."
 PLAYED = f"head/L3H1?model=minilm&text={quote(ANIMAL)}&pin=10&play=word&t=0.5"
-SCENE_SIZE = {"width": 960, "height": 640}  # letters of the scene are then as large as those of the page around it
+# Names of the film, and the window that it is made in: letters are then as large as those of the page around it.
+SCENES = {"play": (960, 640), "play-phone": (390, 844)}
 # The page's own exports of the scene that stands on its stage: the film in base 64, and the stills.
 FILM = """async () => {
   const { scene, stage } = document.querySelector("[data-testid=play-stage]").player;
@@ -96,16 +97,19 @@ def rooms(page: Any, address: str, save: Any) -> None:
 
 
 def scene(browser: Any, address: str, target: Path) -> None:
-    """One word looks: play.gif as it plays, play.svg its stills side by side."""
-    page = browser.new_page(viewport=SCENE_SIZE, color_scheme="light")
-    page.set_default_timeout(PATIENCE)
-    page.goto(f"{address}#/{PLAYED}")
-    page.wait_for_function("() => document.querySelector('[data-testid=play-stage]')?.player?.stage.width > 0")
-    page.wait_for_timeout(500)
-    film, stills = page.evaluate(FILM)
-    (target / "play.gif").write_bytes(base64.b64decode(film))
-    (target / "play.svg").write_text(stills, encoding="utf-8")
-    page.close()
+    """One word looks, in paper and in ink: NAME.gif as it plays, play.svg its stills side by side."""
+    for scheme, tail in (("light", ""), ("dark", "-dark")):
+        for name, (width, height) in SCENES.items():
+            page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+            page.set_default_timeout(PATIENCE)
+            page.goto(f"{address}#/{PLAYED}")
+            page.wait_for_function("() => document.querySelector('[data-testid=play-stage]')?.player?.stage.width > 0")
+            page.wait_for_timeout(500)
+            film, stills = page.evaluate(FILM)
+            (target / f"{name}{tail}.gif").write_bytes(base64.b64decode(film))
+            if name == "play":
+                (target / f"play{tail}.svg").write_text(stills, encoding="utf-8")
+            page.close()
 
 
 def trained(folder: Path) -> str:

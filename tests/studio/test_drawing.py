@@ -20,11 +20,11 @@ SLUG = "draw-a-head"
 TOKENS, OTHERS = design.split_words(draw_a_head.PAINTED), design.split_words(draw_a_head.OTHER)
 MAP = "table => [...table.querySelectorAll('[data-value]')].map((cell) => Number(cell.dataset.value))"
 FITTED = """(all) => all.map(({ tokens, others, picture, width, reads, steps }) => {
-  const { drawing } = globalThis.manyheadsPlay;
+  const { draw, filled, weightsOf } = document.querySelector("[data-testid=draw-head]").fit;
   const n = tokens.length;
-  const wished = drawing.filled(n, n, (row, column) => picture[row][column]);
-  const heads = drawing.draw(tokens, wished, width, reads, steps);
-  return heads.map((head) => [tokens, others].map((text) => [...drawing.weightsOf(head, text).data]));
+  const wished = filled(n, n, (row, column) => picture[row][column]);
+  const heads = draw(tokens, wished, width, reads, steps);
+  return heads.map((head) => [tokens, others].map((text) => [...weightsOf(head, text).data]));
 })"""
 
 WORDS = ("It", "is", "a", "dog", ",", "A", "\u2014", "no-one", "\u00dcber")

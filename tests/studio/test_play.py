@@ -303,6 +303,55 @@ def test_no_text_overlaps_or_is_cut_off_in_six_sizes(play):
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.slow
+def test_columns_of_a_wide_stage_fit_a_phone(play):
+    """A saved page holds no fewer, and a studio's page has them until fewer have come."""
+    words = "the dog that had been following it all morning through the quiet village stopped as well"
+    page = play("head/L3H1", f"{SENTENCE[:-1]}, and {words}.", play="word", pin=20)
+    page.route("**/said/**", lambda route: None)  # fewer never come
+    resize(page, (390, 844))
+    assert page.evaluate("document.querySelector('[data-testid=play-stage]').player.scene.keys.length") > 20
+    wrong = collisions(page, "24 columns on a phone")
+    assert not wrong, "\n".join(wrong)
+
+
+RIBBONS = """(t) => {
+  const { stage, scene } = document.querySelector("[data-testid=play-stage]").player;
+  const [ribbon, bands] = [stage.ribbon, []];
+  stage.ribbon = (a, b) => bands.push([[a.x, a.w, a.y + a.h], [b.x, b.w, b.y]]);
+  written.length = 0;
+  scene.draw(stage, t);
+  stage.ribbon = ribbon;
+  return [bands, written.slice()];
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(768, 1024), (390, 844)])
+def test_no_title_lies_on_the_way_through_the_output_projection(play, size):
+    page = play(f"head/L{LAYER}H{HEAD}", play="word", pin=IT, size=size)
+    bands, texts = page.evaluate(RIBBONS, 14.98)
+    assert len(bands) == 32
+    from_, to = np.moveaxis(np.array(bands), 1, 0)[:, :, None]
+    p = np.linspace(0, 1, 60)[:, None]  # a cubic: level in x at both ends, its handles half-way down
+    left, width, _ = np.moveaxis(from_ + (to - from_) * (3 * p**2 - 2 * p**3)[None], -1, 0)
+    height = (from_ + (to - from_) * (1.5 * p - 1.5 * p**2 + p**3)[None])[..., 2]
+    for text, x0, top, x1, bottom in texts:
+        on = (height > top + 0.5) & (height < bottom - 0.5) & (left < x1) & (left + width > x0)
+        assert not on.any(), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [f"head/L{LAYER}H{HEAD}", "learn"])
+def test_figures_are_not_cut_on_a_tablet(play, path):
+    page = play(path, play="word", pin=IT, lesson="four-archetypes", size=(768, 1024))
+    figures = page.get_by_test_id("play-figures")
+    for t in (*stills_of(page), 16.0):
+        page.evaluate("t => document.querySelector('[data-testid=play-stage]').player.seek(t)", t)
+        inside = figures.evaluate("p => [p.scrollWidth - p.clientWidth, p.scrollHeight - p.clientHeight]")
+        assert max(inside) <= 0, (t, figures.inner_text(), inside)
+
+
 def resize(page, size):
     page.set_viewport_size(dict(zip(("width", "height"), size, strict=True)))
     page.wait_for_function(

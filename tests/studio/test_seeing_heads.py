@@ -380,6 +380,23 @@ def listed(page, side):
 
 
 @pytest.mark.slow
+def test_a_scene_waits_for_the_model_that_was_chosen(scenes):
+    page, held, asked = scenes(), [], []
+    page.route("**/api/recordings", lambda route: held.append(route))
+    page.on("request", lambda request: request.url.endswith("/experiments") and asked.append(request.post_data_json))
+    page.get_by_test_id("model-choice").select_option("tiny-llama")
+    page.wait_for_timeout(300)  # it is asked for, and does not come
+    page.get_by_test_id("scene-same").click()
+    expect(page.get_by_test_id("experiment-hint")).to_have_text("It runs when tiny-llama is open.")
+    expect(page.get_by_test_id("experiment-run")).to_be_disabled()
+    assert held and not asked, "nothing runs on the model that is still open"
+    with page.expect_request("**/experiments"):
+        held.pop().continue_()
+    assert {ask["model"] for ask in asked} == {"tiny-llama"}
+    expect(page.get_by_test_id("scene-same")).to_have_attribute("aria-checked", "true")
+
+
+@pytest.mark.slow
 def test_all_heads_with_the_same_weights_by_one_switch(scenes, minilm):
     plan = mh.Plan(mh.Copy("L*", source="L*H0"))
     before, after = (diversity(minilm, some) for some in (mh.Plan([]), plan))

@@ -2,10 +2,11 @@
 import { saveFile, savePng, saveSvg, xml } from "../lib/draw/export";
 import { GifWriter } from "./gif";
 import { stills, type Scene } from "./scene";
-import { ribbonPath, Stage, type Picture, type Point, type Rect, type TextStyle } from "./stage";
+import { marginOf, ribbonPath, Stage, type Picture, type Point, type Rect, type TextStyle } from "./stage";
 
-const HEAD = 74; // CSS pixels above the stage, for headline and figures
-const MARGIN = 32;
+// CSS pixels above the stage, for headline and figures: a line of each, of which a tall stage has not the width.
+const HEAD = 74;
+const TALL_HEAD = 112;
 const GAP = 24;
 const COLUMNS = 2;
 const FRAME = 8; // hundredths of a second: what every viewer of GIFs keeps to
@@ -42,14 +43,15 @@ export async function gifOf(scene: Scene, stage: Stage, onprogress?: (share: num
 function photographer(stage: Stage, density: number): (scene: Scene, t: number) => HTMLCanvasElement {
   const [copy, whole] = [new Stage(document.createElement("canvas"), stage.canvas), new Stage(document.createElement("canvas"), stage.canvas)];
   copy.fit(stage.width, stage.height, stage.dark, stage.scale, density);
-  whole.fit(stage.width, stage.height + HEAD, stage.dark, 1, density);
+  const head = headOf(stage);
+  whole.fit(stage.width, stage.height + head, stage.dark, 1, density);
   return (scene, t) => {
     copy.clear();
     scene.draw(copy, t);
     whole.clear();
     whole.rect({ x: 0, y: 0, w: whole.width, h: whole.height }, whole.colours.paper);
     writeHead(whole, scene, t);
-    whole.picture(copy.canvas, { x: 0, y: HEAD, w: stage.width, h: stage.height });
+    whole.picture(copy.canvas, { x: 0, y: head, w: stage.width, h: stage.height });
     return whole.canvas;
   };
 }
@@ -61,14 +63,14 @@ export function saveStills(scene: Scene, stage: Stage, name: string): void {
 
 export function stillsSvg(scene: Scene, stage: Stage): string {
   const moments = stills(scene);
-  const [width, height] = [stage.width, stage.height + HEAD];
+  const [width, height] = [stage.width, stage.height + headOf(stage)];
   const columns = Math.min(COLUMNS, moments.length);
   const rows = Math.ceil(moments.length / columns);
   const drawn = moments.map((t, i) => {
     const svg = new SvgStage(document.createElement("canvas"), stage.canvas);
     svg.fit(stage.width, stage.height, stage.dark, stage.scale, 1);
     writeHead(svg, scene, t);
-    svg.elements.push(`<g transform="translate(0 ${HEAD})">`);
+    svg.elements.push(`<g transform="translate(0 ${headOf(stage)})">`);
     scene.draw(svg, t);
     svg.elements.push("</g>");
     const [x, y] = [(i % columns) * (width + GAP), Math.floor(i / columns) * (height + GAP)];
@@ -79,15 +81,37 @@ export function stillsSvg(scene: Scene, stage: Stage): string {
     `<rect width="${w}" height="${h}" fill="${stage.colours.paper}"/>${drawn.join("")}</svg>`;
 }
 
+const headOf = (stage: Stage) => (stage.tall ? TALL_HEAD : HEAD);
+
+/** Headline and figures. Each is set in the largest of its sizes in which it fits its lines. */
 function writeHead(stage: Stage, scene: Scene, t: number): void {
   const { headline, figures } = scene.words(t);
-  const room = stage.width - 2 * MARGIN;
-  let size = 22;
-  while (size > 9 && stage.measure(headline, { size, weight: 620 }) > room) size -= 1;
-  stage.text(headline, MARGIN, 36, { size, weight: 620 });
-  let small = 13;
-  while (small > 7 && stage.measure(figures, { size: small, mono: true }) > room) small -= 0.5;
-  stage.text(figures, MARGIN, 59, { size: small, mono: true, colour: stage.colours.ink2 });
+  const margin = marginOf(stage);
+  const room = stage.width - 2 * margin;
+  const write = (words: string, [size, least]: [number, number], most: number, y: number, style: TextStyle) => {
+    let lines = wrapped(stage, words, room, { ...style, size });
+    for (; size > least && lines.length > most; lines = wrapped(stage, words, room, { ...style, size })) size -= 0.5;
+    lines.forEach((line, i) => stage.text(line, margin, y + 1.3 * size * i, { ...style, size }));
+  };
+  const figure = { mono: true, colour: stage.colours.ink2 };
+  if (stage.tall) {
+    write(headline, [16, 11], 3, 24, { weight: 620 });
+    write(figures, [11, 8], 2, 88, figure);
+  } else {
+    write(headline, [22, 9], 1, 36, { weight: 620 });
+    write(figures, [13, 7], 1, 59, figure);
+  }
+}
+
+/** A text in lines of at most `room` pixels; a number keeps its "%". */
+function wrapped(stage: Stage, words: string, room: number, style: TextStyle): string[] {
+  const lines: string[] = [];
+  for (const word of words.split(/ (?!%)/)) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && stage.measure(longer, style) <= room) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
 }
 
 const number = (value: number) => String(+value.toFixed(2));

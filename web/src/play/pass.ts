@@ -3,7 +3,7 @@
 import { float32, type Envelope } from "../lib/api/envelope";
 import { label } from "../lib/draw/format";
 import type { Token } from "../lib/api/types";
-import { called, peakOf, quoted, share } from "./figures";
+import { called, curled, peakOf, quoted, share } from "./figures";
 import type { Chapter, Scene, Table, Words } from "./scene";
 import { marginOf, type Rect, type Stage } from "./stage";
 import { arcOf, ease, mix } from "./time";
@@ -104,7 +104,7 @@ class Pass implements Scene {
     const { layers, embedding, biases, said } = this.header;
     const now = this.#at(t);
     if (now < 0) return { headline: `${this.#me} begins as a word at its place, and knows no other.`, figures: `${layers.length} layers of ${this.#layers[0]!.length} heads will move it` };
-    if (now >= layers.length) return { headline: said.replace(/"([^"]*)"/g, "“$1”"), figures: `shares of what it becomes: layers ${share(1 - embedding - biases)} · the word itself ${share(embedding)} · biases ${share(biases)}` };
+    if (now >= layers.length) return { headline: curled(said), figures: `shares of what it becomes: layers ${share(1 - embedding - biases)} · the word itself ${share(embedding)} · biases ${share(biases)}` };
     const layer = layers[now]!;
     const best = this.#best(now)[0]!;
     const looks = `${best.head} looks at ${quoted(this.tokens, best.key)} (${share(best.weight)})`;

@@ -8,7 +8,6 @@ import { pass } from "./pass";
 import { Stage } from "./stage";
 import { swap } from "./swap";
 import { word } from "./word";
-import * as drawing from "../rooms/learn/drawing";
 
 const program = {
   stage: (canvas: HTMLCanvasElement) => new Stage(canvas),
@@ -24,7 +23,6 @@ const program = {
   alike,
   momentOf,
   birth,
-  drawing, // the fit of a head that a reader draws, for a lesson
 };
 
 /** Every scene is a function of its data, under the name that the address gives it: `play=word`. */

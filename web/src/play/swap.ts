@@ -226,7 +226,7 @@ class SwapScene implements Scene {
       this.#spot(stage, { x: 0, y: y - high / 2, w: width, h: high }, column, j, row);
       if (column.word === this.data.place) this.#chip(stage, { x: 4, y: y - Math.min(13, high / 2 - 1), w: words - 8, h: Math.min(26, high - 2) }, t, size);
       else {
-        stage.clip({ x: 0, y: y - high / 2, w: words, h: high }, () => stage.text(cut(stage, column.label, words - 16, size), words - 10, y + 4, {
+        stage.clip({ x: 0, y: y - high / 2, w: words, h: high }, () => stage.text(stage.fitted(column.label, words - 16, { size, mono: true }), words - 10, y + 4, {
           size, mono: true, align: "right", weight: strong ? 700 : 400, colour: strong ? colours.accent : column.word >= 0 && !this.data.special[column.word] ? colours.ink : colours.ink3,
         }));
       }
@@ -249,11 +249,4 @@ function gathered(values: readonly number[], columns: readonly Column[]): number
 
 function columnOf(columns: readonly Column[], word: number): number {
   return Math.max(0, columns.findIndex((column) => column.word === word));
-}
-
-/** A word cut to its room. */
-function cut(stage: Stage, words: string, room: number, size: number): string {
-  let text = words;
-  while (text.length > 2 && stage.measure(text === words ? text : `${text}…`, { size, mono: true }) > room) text = text.slice(0, -1);
-  return text === words ? text : `${text}…`;
 }

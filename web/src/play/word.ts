@@ -159,10 +159,12 @@ class Word implements Scene {
     return words.length > 12 ? `${words.slice(0, 10)}…${words.startsWith("“") ? "”" : ""}` : words;
   }
 
-  /** A title above a block of the stream: to its right edge on a wide stage, where room is at the left. */
+  /** The title of a block of the stream: above it, to its right edge, where room is at the left; on a tall stage, where the ribbon
+      comes from above, below it. */
   #title(stage: Stage, rect: Rect, words: string, colour: string, alpha: number, weight = 620): void {
-    const [x, align] = stage.tall ? [rect.x, "left" as const] : [rect.x + rect.w, "right" as const];
-    stage.text(words, x, rect.y - 7, { size: weight === 620 ? 11.5 : 11, weight, align, colour, alpha });
+    const style = { size: weight === 620 ? 11.5 : 11, weight, colour, alpha };
+    if (stage.tall) stage.text(words, rect.x, rect.y + rect.h + 13, style);
+    else stage.text(words, rect.x + rect.w, rect.y - 7, { ...style, align: "right" });
   }
 
   /** When the query is at a column. */
@@ -793,7 +795,8 @@ class Word implements Scene {
     const n = this.keys.length;
     const d = this.look.out?.length ?? this.look.q.length;
     const wide = W > 560;
-    const pitch = Math.max(13, Math.min(wide ? 26 : 21, (H - 212) / n));
+    // Rows leave what is below them its room; where they would be too thin for their words, only as much as it needs.
+    const pitch = Math.max(9.5, Math.min(13, (H - 168) / n), Math.min(wide ? 26 : 21, (H - 212) / n));
     const { strip, group } = stripLength(wide ? 192 : 96, d);
     const top = 10;
     const row = (j: number) => top + pitch * (j + 0.5);
@@ -806,15 +809,15 @@ class Word implements Scene {
     const [high, low] = [Math.max(0, ...real), Math.min(0, ...real)];
     const unit = (scoreW - 8) / (high - low || 1);
     const zero = scoreX + 4 - low * unit;
-    const type = 11.5;
+    const type = Math.min(11.5, 0.86 * pitch);
     const labels = this.keys.map(({ label }) => stage.fitted(label, keyX - 20, { size: type, mono: true, weight: 700 }));
     const streamH = wide ? 84 : 52;
     const mosaicY = top + pitch * n + 14;
-    const mosaicH = Math.max(40, Math.min(wide ? 130 : 84, H - mosaicY - streamH - 58));
+    const mosaicH = Math.max(40, Math.min(wide ? 130 : 84, H - mosaicY - streamH - 60));
     const mosaic = { x: valueX, y: mosaicY, w: strip, h: mosaicH };
     const rule = { x: valueX - 14, y: mosaicY, w: 7, h: mosaicH };
     const output = { x: valueX, y: mosaicY + mosaicH + 8, w: strip, h: 10 };
-    const streamY = Math.min(H - streamH - 6, output.y + (wide ? 70 : 120));
+    const streamY = Math.min(H - streamH - 18, output.y + (wide ? 70 : 120)); // titles are below
     const streamW = Math.min(wide ? 192 : 96, (W - 80) / 3);
     const at = (place: number) => top + pitch * (place + 0.5);
     const bar = (j: number, weight: number) => ({ x: scoreX, y: row(j) - thin / 2 - 1, w: Math.max(0.6, weight * (scoreW - 20)), h: thin + 2 });
@@ -839,7 +842,7 @@ class Word implements Scene {
       before: { x: margin, y: streamY, w: streamW, h: streamH },
       add: { x: (W - streamW) / 2, y: streamY, w: streamW, h: streamH },
       after: { x: W - margin - streamW, y: streamY, w: streamW, h: streamH },
-      panel: { x: margin, y: mosaicY + 10, w: valueX - margin - 32, h: streamY - mosaicY - 34 },
+      panel: { x: margin, y: mosaicY + 10, w: valueX - margin - 32, h: streamY - mosaicY - 22 },
     };
   }
 }

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from manyheads.lab.lessons.answers import Check, Predict, Right
-from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, matrix
+from manyheads.lab.lessons.cells import Cell, Curve, Fact, Loader, Panel, Ran, matrix
 from manyheads.lab.lessons.pages.shared import HEADS, STACKED, WIDTH, even_tokens, flops, in_flops, scaled, weights
 from manyheads.lab.lessons.parameters import Values, choice, fitting, require_fitting, whole
 
@@ -68,6 +68,16 @@ def by_length(values: Values, load: Loader) -> Ran:
         (
             matrix("FLOPs", f"in {prefix}FLOP, of one layer", costs / factor, names, ("projected", "attended")),
             matrix("shares", "in percent", shares, names, ("projected", "attended")),
+        ),
+        chart=(
+            Panel(
+                "% of the FLOPs, by tokens of the text",
+                tuple(
+                    Curve(part, tuple(map(float, lengths)), tuple(column), bold=part == ATTENTION)
+                    for part, column in zip((PROJECTIONS, ATTENTION), shares.T.tolist(), strict=True)
+                ),
+                100.0,
+            ),
         ),
     )
 

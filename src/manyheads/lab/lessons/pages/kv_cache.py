@@ -14,7 +14,7 @@ import numpy as np
 from manyheads import nn
 from manyheads.base import divisors
 from manyheads.lab.lessons.answers import Check, Predict, Right
-from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, matrix
+from manyheads.lab.lessons.cells import Cell, Curve, Fact, Loader, Panel, Ran, matrix
 from manyheads.lab.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
 from manyheads.models import size
 from manyheads.sizing import DTYPES, PRESETS
@@ -49,6 +49,33 @@ def cache_table(values: Values, load: Loader) -> Ran:
                 "a token", "KV heads of a layer; what a token leaves", np.array(a_token), (*sizes,), ("KV heads", "KiB")
             ),
             matrix("cache", "keys and values, all layers and texts", np.array(in_all), (*sizes,), ("GiB", "GB")),
+        ),
+    )
+
+
+def cache_by_context(values: Values, load: Loader) -> Ran:
+    """The cache of one text as it grows, with KV heads as in `cache_table`. Raises ShapeError."""
+    require_fitting(values)
+    kv_heads = {MHA: values.whole("heads"), GQA: values.whole("kv_heads"), MQA: 1}
+    lengths = [values.whole("context") * eighth // 8 for eighth in range(1, 9)]
+    sizes = np.array(
+        [
+            [_cache_bytes(Values({**values, "context": n, "batch": 1}), count) / GIB for count in kv_heads.values()]
+            for n in lengths
+        ]
+    )
+    ends = ", ".join(f"{sizes[-1, i]:.4g} GiB with {name}" for i, name in enumerate(kv_heads))
+    return Ran(
+        f"One text of {lengths[-1]:,} tokens leaves {ends}.",
+        (matrix("cache", "of one text, in GiB", sizes, [f"{n:,} tokens" for n in lengths], (*kv_heads,)),),
+        chart=(
+            Panel(
+                "GiB of cache, by tokens of the text",
+                tuple(
+                    Curve(name, (0.0, *map(float, lengths)), (0.0, *column), bold=name == GQA)
+                    for name, column in zip(kv_heads, sizes.T.tolist(), strict=True)
+                ),
+            ),
         ),
     )
 
@@ -143,6 +170,9 @@ SHAPE = (
 )
 CELLS: Mapping[str, Cell] = {
     "real-models": Cell(real_models, (*SHAPE[-2:], choice("dtype", "a number is", BYTES))),
+    "cache-by-context": Cell(
+        cache_by_context, (*SHAPE[:4], whole("context", "tokens of a text", 32_768, 8, 1_000_000, 8))
+    ),
     "cache-table": Cell(cache_table, (*SHAPE, choice("dtype", "a number is", BYTES))),
     "decode": Cell(
         decode,

@@ -40,6 +40,33 @@ RIGHT, ALONE = "reshape, then transpose", "reshape alone"
 LOOP, WIDE, FUSED = "head by head", "with a wide W_Q, W_K and W_V", "with one fused W_QKV"
 MAX_ROWS = 24  # of a table of all heads' tokens
 
+# --------------------------------------------------------------------------------------------------- one wide product
+
+
+def side_by_side(values: Values, load: Loader) -> Ran:
+    """The heads' matrices side by side, their one product, and what each head gets of it. Raises ShapeError."""
+    m, h, n = (values.whole(name) for name in ("d_model", "heads", "tokens"))
+    require_fitting(values)
+    rng = np.random.Generator(np.random.PCG64(values.whole("seed")))
+    w_q = to_batched(initialise(rng, m, h)).w_q
+    x = rng.normal(size=(n, m))
+    q = rearrange(x @ w_q, "n (h d) -> h n d", h=h)
+    names = [f"Q, head {head}" for head in range(h)]
+    return Ran(
+        f"{h} heads, each {m // h} wide, stand side by side in W_Q. One product makes the queries of all.",
+        (
+            matrix("X", "a row a token", x, "token", "m"),
+            matrix("W_Q", f"{m // h} columns a head: head 0's come first", w_q, "m", numbered("c", m)),
+            matrix("X W_Q", "the queries of all heads, side by side", x @ w_q, "token", numbered("c", m)),
+            *(
+                matrix(name, "its columns of every token", part, "token", numbered("d", m // h))
+                for name, part in zip(names, q, strict=True)
+            ),
+        ),
+        flow=((("X", "W_Q", "X W_Q"),), tuple((name,) for name in names)),
+    )
+
+
 # --------------------------------------------------------------------------------------------- where each number goes
 
 
@@ -342,6 +369,7 @@ def dropped(values: Values, load: Loader) -> str:
 
 
 CELLS: Mapping[str, Cell] = {
+    "side-by-side": Cell(side_by_side, (*_SHAPE, whole("seed", "seed of the random numbers", 0, 0, 1_000_000))),
     "where-numbers-go": Cell(where_numbers_go, _SHAPE),
     "three-ways": Cell(
         three_ways,
