@@ -249,12 +249,21 @@ class HeldNorm:
         return norm_form(self.module, self.x, self.y, self.path)
 
 
+class Product(NamedTuple):
+    """A matrix inside a layer that is read: `result = x @ weight.T`, its bias apart."""
+
+    x: Tensor
+    result: Tensor
+    weight: Float[Tensor, "out in"]
+
+
 @dataclass(eq=False)
 class Read:
-    """A layer whose q and k are differentiable: its call, and the tensors that its module was given."""
+    """A layer whose q and k are differentiable: its call, the tensors that its module was given, its products."""
 
     path: str
     inputs: list[Tensor]
+    products: list[Product]
     call: AttentionCall | None = None
 
 
@@ -382,15 +391,17 @@ def held(
         name = str(call.site)
         if name in awaited:
             # The module's latest call: layers that share their weights are one module.
-            stream.reads[name] = Read(call.site.module.partition("#")[0], inputs[-1], call)
+            stream.reads[name] = Read(call.site.module.partition("#")[0], inputs[-1], products[-1], call)
             awaited.discard(name)
             if not awaited:
                 raise Enough
 
     inputs: list[list[Tensor]] = []
+    products: list[list[Product]] = []
 
     def enter_read(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         inputs.append([x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.requires_grad])
+        products.append([])
 
     def leaf_of(output: Tensor) -> tuple[Tensor, Tensor]:
         # The leaf itself may not be changed in place, which models do when they add to it: they get a copy.
@@ -474,6 +485,7 @@ def held(
                 return whole.view(args[0].shape)
 
             result = _Held.apply(args[0], output.detach(), back)
+            products[-1].append(Product(args[0], result, weight))
             if isinstance(bias := getattr(module, "bias", None), Tensor):
                 stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach(), module=module))
             return result
