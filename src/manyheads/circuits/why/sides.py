@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from manyheads.circuits.attribution import EXACT
 from manyheads.circuits.residual import (
@@ -443,14 +444,16 @@ class Reach:
         """How each writer reaches the point: its gradient is a factor of the point's, or by way of a norm."""
         ways: list[_Way | None] = []
         assert self.point is not None
+        norms = self.stream.norms
         for entry, gradient in zip(self.entries, self.of_entries, strict=True):
             after = self.point.norm is not None and entry.tensor is self.point.norm.result
             if after or (entry.kind == "bias" and entry.name.startswith(f"{read.path}.")):
                 ways.append(None)
                 continue
             # A norm that reads it alone: one after its branch, or, of an embedding, the one before the first branch.
-            of_result = [norm for norm in self.stream.norms if entry.result is not None and norm.x is entry.result]
-            tries = (_Way.found(gradient, self.at_point, form) for form in (None, *(norm.form for norm in of_result)))
+            copy = None if entry.copy is None else entry.copy()
+            of_copy = [norm for norm in norms if copy is not None and norm.x is copy]
+            tries = (_Way.found(gradient, self.at_point, form) for form in (None, *(norm.form for norm in of_copy)))
             ways.append(next((way for way in tries if way is not None), None))
         return ways
 
@@ -572,16 +575,16 @@ def _norm_of(stream: Stream, x: Tensor) -> HeldNorm | None:
 
 def _casts(live: Tensor) -> bool:
     """Whether a dtype is changed on the last steps to q or k."""
-    todo: list[tuple[Any, int]] = [(live.grad_fn, 0)]
-    seen: set[Any] = set()
+    todo: list[tuple[Node | None, int]] = [(live.grad_fn, 0)]
+    seen: set[Node] = set()
     while todo:
         node, depth = todo.pop()
-        if node in seen or depth > LAST_STEPS:
+        if node is None or node in seen or depth > LAST_STEPS:
             continue
         seen.add(node)
         if "ToCopy" in type(node).__name__:
             return True
-        todo += [(parent, depth + 1) for parent, _ in node.next_functions if parent is not None]
+        todo += [(parent, depth + 1) for parent, _ in node.next_functions]
     return False
 
 
