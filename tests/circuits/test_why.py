@@ -135,7 +135,10 @@ def test_more_architectures_add_up(cls, fresh):
     assert_adds_up(lm, TEXT, fresh, 1e-6 if cls in rounds else 1e-10)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "bert", "qwen3", "gpt_oss"])
+@pytest.mark.parametrize("name", [
+    "gpt2", "llama", "gemma2", "bert", "qwen3", "gpt_oss",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("mistral", "opt", "gpt_neox", "granite", "phi", "t5")),
+])  # fmt: skip
 def test_float32_adds_up_to_a_ten_thousandth(name, fresh):
     assert_adds_up(loaded(name, fresh, torch.float32), given(name), fresh, 1e-4)
 
@@ -299,6 +302,24 @@ def test_a_designed_induction_head_reads_keys_that_the_previous_token_head_wrote
     assert rest.key[-1].writer == "position embedding" and rest.key[-1].at_rivals < 0.99 * rest.key[-1].share < 0
 
 
+def test_a_massive_activation_is_named_with_its_writer(fresh):
+    """Position 0 gets an embedding 300 times as long as others', along one direction that queries and keys share."""
+    lm = loaded("gpt2", fresh)
+    body = lm.model.transformer
+    with torch.no_grad():
+        shared = torch.randn(36, generator=fresh, dtype=torch.float64)
+        body.wpe.weight += 3 * shared
+        body.wpe.weight[0] += 900 * shared
+        qkv = body.h[1].attn.c_attn
+        qkv.weight[:, 36:72], qkv.bias[36:72] = qkv.weight[:, :36], qkv.bias[:36]
+    answer = mh.why(lm, TEXT, "L1H2", 8, 0)
+    assert answer.massive.startswith(f"the key holds a massive activation: the stream of {answer.to_token!s} is ")
+    assert answer.massive.endswith("times as long as a usual one, and position embedding wrote it")
+    other = mh.why(lm, TEXT, "L1H2", 8, 5, against=0)
+    assert other.massive.startswith("a rival holds a massive activation") and other.massive in str(other)
+
+
+@pytest.mark.slow  # 360 MB are read; the test before this one holds the words, this one a trained model
 def test_the_first_tokens_massive_activation_is_said_to_be_what_a_sink_looks_at(smollm2):
     answer = mh.why(smollm2, "When Mary and John went to the store", "L20H3", " to", "When")
     assert answer.weight > 0.9 and answer.key[0].writer == "L11 feed-forward"
@@ -311,6 +332,7 @@ def test_the_first_tokens_massive_activation_is_said_to_be_what_a_sink_looks_at(
     assert row.share < -5 and row.at_rivals == pytest.approx(row.share, rel=0.2)
 
 
+@pytest.mark.slow  # the designed pair stands for it
 def test_an_induction_head_of_smollm2_reads_keys_that_a_previous_token_head_wrote(smollm2):
     text = "The red fox saw a blue bird near the old mill. The red fox saw a blue bird near the old mill."
     answer = mh.why(smollm2, text, "L17H5", 21)
@@ -440,6 +462,8 @@ def test_a_recording_of_the_text_is_the_text(fresh):
     assert answer.to_dict() == mh.why(lm, TEXT, "L1H2", 8).to_dict()
     with pytest.raises(RecordingError, match="this recording is not of .* as it is now .*queries of L1 are others"):
         mh.why(other, recording, "L1H2", 8)
+    with pytest.raises(RecordingError, match="this recording is not of .* as it is now .*queries of L1 are others"):
+        mh.why(lm, mh.record(loaded("gpt2", fresh, num_hidden_layers=1), TEXT), "L1H2", 8)
     with pytest.raises(RecordingError, match="this recording holds 2 texts, and one weight is of one"):
         mh.why(lm, mh.record(lm, [TEXT, TARGET]), "L1H2", 8)
 

@@ -22,17 +22,19 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 
 from manyheads.edits import exact
@@ -123,16 +125,27 @@ def norm_form(module: nn.Module, x: Float[Tensor, "*rows m"], y: Float[Tensor, "
     return best[1]
 
 
+if TYPE_CHECKING:
+
+    class _Context(FunctionCtx):
+        """What torch hands to both passes of a function: the first may put on it what it likes."""
+
+        transposed: Callable[[Tensor], Tensor]
+
+else:
+    _Context = FunctionCtx
+
+
 class _Held(torch.autograd.Function):
     """Gives `y`, which a module made of `x`; its gradient in `x` is what `transposed` makes of it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, transposed: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, y: Tensor, transposed: Callable[[Tensor], Tensor]) -> Tensor:
         ctx.transposed = transposed
         return y.clone()  # a result of its own: models add in place
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: _Context, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return ctx.transposed(gradients[0]), None, None
 
 
@@ -185,8 +198,8 @@ class Entry:
     value: Tensor
     call: AttentionCall | None = None
     module: nn.Module | None = None
-    result: Tensor | None = None
-    """What the model went on with: `tensor` itself, or its copy."""
+    copy: weakref.ref[Tensor] | None = None
+    """What the model went on with in its place, while it is alive."""
 
     def written(self, index: tuple[Tensor, Tensor], num_texts: int = 1) -> Float[Tensor, "w *rows m"]:
         """What it puts at some places, in float32 at least: of heads a vector each, then their projection's bias.
@@ -236,25 +249,43 @@ def row_names(entries: Sequence[Entry]) -> list[tuple[tuple[str, str], ...]]:
 
 @dataclass(eq=False)
 class HeldNorm:
-    """A norm on the way: what it read, and what it gave, as the run goes on with it."""
+    """A norm on the way: what it read, and what it gave, as the run goes on with it.
+
+    The graph that comes by it keeps it, so that those before a branch are given up with what the branch read: a third
+    of all that a run would hold.
+    """
 
     path: str
     module: nn.Module
     x: Tensor
     y: Tensor
-    result: Tensor | None = None
+    given: weakref.ref[Tensor] | None = None
+
+    @property
+    def result(self) -> Tensor | None:
+        """What it gave, in the graph."""
+        return None if self.given is None else self.given()
 
     @cached_property
     def form(self) -> NormForm:
         return norm_form(self.module, self.x, self.y, self.path)
 
 
+class Product(NamedTuple):
+    """A matrix inside a layer that is read: `result = x @ weight.T`, its bias apart."""
+
+    x: Tensor
+    result: Tensor
+    weight: Float[Tensor, "out in"]
+
+
 @dataclass(eq=False)
 class Read:
-    """A layer whose q and k are differentiable: its call, and the tensors that its module was given."""
+    """A layer whose q and k are differentiable: its call, the tensors that its module was given, its products."""
 
     path: str
     inputs: list[Tensor]
+    products: list[Product]
     call: AttentionCall | None = None
 
 
@@ -262,18 +293,22 @@ class Read:
 class Stream:
     """What `held` saw: entries in the order of the run, and what the unembedding read. `head`: that module.
 
-    `norms`: those that were held. `reads`: the layers that were asked for, by name ("L3"). `rounding`, after the
-    backward pass: of each norm on the way, what its rounding adds to each text's logit.
+    `norms`: those held that are in the graph still. `reads`: the layers that were asked for, by name ("L3").
+    `rounding`, after the backward pass: of each norm on the way, what its rounding adds to each text's logit.
     """
 
     entries: list[Entry] = field(default_factory=list)
     head: nn.Module | None = None
     read_by_head: Tensor | None = None
-    norms: list[HeldNorm] = field(default_factory=list)
+    held_norms: list[weakref.ref[HeldNorm]] = field(default_factory=list)
     reads: dict[str, Read] = field(default_factory=dict)
     rounding: list[Tensor] = field(default_factory=list)
     # What was found out of it once, for all heads of a layer that are asked about.
     known: dict[tuple[object, ...], bool] = field(default_factory=dict)
+
+    @property
+    def norms(self) -> list[HeldNorm]:
+        return [norm for reference in self.held_norms if (norm := reference()) is not None]
 
 
 class Enough(Exception):
@@ -382,15 +417,17 @@ def held(
         name = str(call.site)
         if name in awaited:
             # The module's latest call: layers that share their weights are one module.
-            stream.reads[name] = Read(call.site.module.partition("#")[0], inputs[-1], call)
+            stream.reads[name] = Read(call.site.module.partition("#")[0], inputs[-1], products[-1], call)
             awaited.discard(name)
             if not awaited:
                 raise Enough
 
     inputs: list[list[Tensor]] = []
+    products: list[list[Product]] = []
 
     def enter_read(module: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         inputs.append([x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.requires_grad])
+        products.append([])
 
     def leaf_of(output: Tensor) -> tuple[Tensor, Tensor]:
         # The leaf itself may not be changed in place, which models do when they add to it: they get a copy.
@@ -401,14 +438,16 @@ def held(
     def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
         leaf, result = leaf_of(output)
         call = pending.pop()
-        stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module, result))
+        stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module, weakref.ref(result)))
         return result
 
     def feed_forward(name: str) -> Callable[..., Any]:
         def enter(module: nn.Module, args: object, output: Tensor | tuple[Any, ...] | list[Any]) -> object:
             first, extras = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
             leaf, result = leaf_of(first)
-            stream.entries.append(Entry(name, "feed-forward", leaf, leaf.detach(), module=module, result=result))
+            stream.entries.append(
+                Entry(name, "feed-forward", leaf, leaf.detach(), module=module, copy=weakref.ref(result))
+            )
             return result if extras is None else type(output)((result, *extras))
 
         return enter
@@ -420,7 +459,9 @@ def held(
             if num_texts > 1 and (output.ndim == 2 or len(output) == 1):  # positions, which all texts share
                 output = output.expand(num_texts, -1, -1)
             leaf, result = leaf_of(output)
-            stream.entries.append(Entry(name, "embedding", leaf, leaf.detach(), module=module, result=result))
+            stream.entries.append(
+                Entry(name, "embedding", leaf, leaf.detach(), module=module, copy=weakref.ref(result))
+            )
             return result
 
         return enter
@@ -436,8 +477,9 @@ def held(
                 stream.rounding.append((gradient * norm.form.rest).reshape(num_texts, -1).sum(-1))
                 return norm.form.transposed(gradient)
 
-            result = norm.result = _Held.apply(norm.x, norm.y, back)
-            stream.norms.append(norm)
+            result = _Held.apply(norm.x, norm.y, back)
+            norm.given = weakref.ref(result)
+            stream.held_norms.append(weakref.ref(norm))
             bias = getattr(module, "bias", None)
             if isinstance(bias, Tensor):
                 stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach(), module=module))
@@ -474,6 +516,7 @@ def held(
                 return whole.view(args[0].shape)
 
             result = _Held.apply(args[0], output.detach(), back)
+            products[-1].append(Product(args[0], result, weight))
             if isinstance(bias := getattr(module, "bias", None), Tensor):
                 stream.entries.append(Entry(f"{path} bias", "bias", result, bias.detach(), module=module))
             return result

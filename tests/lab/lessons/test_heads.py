@@ -1,5 +1,7 @@
 """What the lessons on heads say of real models holds. Oracles: the maps themselves, and arithmetic."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,12 @@ def test_a_text_without_repeats_shows_nothing_of_a_duplicate_head_and_a_sink_mov
     sink = {by: int(fact(archetypes, "head-share", load, head="L4H5", of="the first token", by=by)[:-2])
             for by in ("weight", "moved")}  # fmt: skip
     assert sink["weight"] > 80 > 40 > sink["moved"]
+
+
+@pytest.mark.slow  # a forward pass for each writer: the norms stand in this model's stream
+def test_the_page_says_who_made_a_duplicate_head_look(load):
+    for side in ("query", "key"):
+        assert re.fullmatch(r"(the [\w ]+|L[01]H\d+) \(\+\d\.\d\)", fact(archetypes, "why-it-looks", load, side=side))
 
 
 # ----------------------------------------------------------------------------------------------------------- KV cache
@@ -164,6 +172,12 @@ def test_the_induction_head_finds_nothing_without_the_previous_token_head(load):
     blunt = ran(circuits, "repeats", load, sharpness=2).table("with L0H0").values[2, 0]
     assert right(circuits, "least-mass", load, sharpness=2, keys=25).answer < blunt < 99
     refuses(TextError, "24 at the most", ran, circuits, "induction-pair", load, text="red " * 40)
+
+
+def test_the_induction_head_hears_the_previous_token_head_and_nothing_else(load):
+    first, second = (fact(circuits, "whom-it-hears", load, place=place) for place in ("first", "second"))
+    (name, share), (_, next_share) = (words.removesuffix(" nats").rsplit(", ", 1) for words in (first, second))
+    assert name == "L0H0" and float(share) > 20 * abs(float(next_share))
 
 
 def test_names_are_the_topics_own():

@@ -160,7 +160,7 @@ def _followed(lm: LoadedModel, batch: Batch, follower: _Follower) -> tuple[_Foll
     with ExitStack() as stack:
 
         def hook(module: nn.Module, after: Callable[..., None]) -> None:
-            def in_this_thread(*call: Any) -> None:
+            def in_this_thread(*call: object) -> None:
                 # A server runs the same model in several threads, and a hook is called in all of them.
                 if threading.get_ident() == thread:
                     after(*call)

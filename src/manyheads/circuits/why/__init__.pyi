@@ -8,5 +8,5 @@ from .result import NO_STORY as NO_STORY
 from .result import Look as Look
 from .result import PairShare as PairShare
 from .result import Place as Place
-from .result import Why as Why
 from .result import WriterShare as WriterShare
+from .weight import Why as Why

@@ -15,8 +15,7 @@ from typing import cast, overload
 
 from manyheads.circuits.why.means import Where, WhyMeans, why_means
 from manyheads.circuits.why.reading import TextOrRecording, head_of
-from manyheads.circuits.why.result import Why
-from manyheads.circuits.why.weight import Against, explain
+from manyheads.circuits.why.weight import Against, Why, explain
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.inputs import InputsLike

@@ -144,7 +144,7 @@ def require_same(lm: LoadedModel, recording: Recording, call: AttentionCall, que
     try:
         layer = layers[call.site.layer]
         recorded = layer.q[0, :, query].to(call.q)
-    except (KeyError, IndexError, RecordingError):
+    except (KeyError, IndexError, HeadError, RecordingError):  # it may have fewer layers, or shorter texts
         recorded = None
     q = call.q.detach()[0, :, query]
     if (

@@ -2,9 +2,10 @@
 
 The run is `residual.held` with the reading layer's q and k in its graph, so q and k are affine in what was written at
 their own positions. A few backward passes give each writer's part of them: along the whole stream once, which says how
-each writer reaches the layer; then, where all reach it by one stream and one norm (every pre-norm model), as far as
-that stream alone, once for each dimension of the head. Where norms stand in the stream itself (BERT), they go along all
-of it each time.
+each writer reaches the layer; then once for each dimension of the head. Where all reach it by one stream, one norm and
+one product (pre-norm models), these end at the product, and what was written is multiplied that far. A layer that reads
+by several products (latent attention) is followed as far as its stream; where norms stand in the stream itself (BERT),
+all along it.
 
 *Held is not removed.* Taken out of what the layer reads, a writer u would leave the rest to a norm that acts anew: all
 else grows by the ratio of the norm's scales. That ratio is known from the stream, so no second pass is needed: of the
@@ -26,9 +27,20 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from manyheads.circuits.attribution import EXACT
-from manyheads.circuits.residual import Enough, Entry, HeldNorm, NormForm, Read, Stream, require_linear, row_names
+from manyheads.circuits.residual import (
+    Enough,
+    Entry,
+    HeldNorm,
+    NormForm,
+    Product,
+    Read,
+    Stream,
+    require_linear,
+    row_names,
+)
 from manyheads.circuits.why.row import Row
 from manyheads.edits import exact
 from manyheads.errors import ModelError
@@ -38,7 +50,6 @@ from manyheads.models import AttentionCall, LoadedModel
 FIT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """How far a stream's parts may be from it, and a gradient from a factor of the stream's, to be held for the same."""
 LAST_STEPS = 24  # of the graph before q and k: a rotation's, a norm's, a projection's
-TOGETHER = 48  # vectors at every place that are multiplied together
 PATCHED = 64  # texts of a run in which writers are really taken out
 Side = Literal["query", "key"]
 Shares = dict[str, tuple[str, float]]
@@ -92,48 +103,43 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     reach = Reach.of(lm, stream, row.call, row.head, side, where, first.expand(len(where), -1))
     where, device = reach.where, reach.live.device
     coefficients = contrast.to(device)[where] if side == "key" else torch.ones(len(where), device=device)
-    # The point where the layer reads the stream, if all comes by it; and what enters after it, or else everything.
-    own = [number for number, way in enumerate(reach.ways) if way is None]
-    targets = [*([] if reach.point is None else [reach.point.x]), *(reach.entries[number].tensor for number in own)]
+    # Where the layer reads the stream, if all comes by there; and what enters after it, or else everything.
+    own = [number for number, way in enumerate(reach.ways) if way is None and not reach.is_read(reach.entries[number])]
+    targets = [*([] if reach.point is None else [reach.end]), *(reach.entries[number].tensor for number in own)]
     probes = [reach.gradients(targets, unit) for unit in _units(coefficients, num_dims)]
-    around = None if reach.point is None else reach.at_places([probe[0] for probe in probes], reach.point.x.shape[-1])
-    at_point = None if reach.point is None else reach.at_places([reach.at_point], reach.point.x.shape[-1])[0]
+    reader = None if reach.point is None else _Reader(reach, [probe[0] for probe in probes])
     growth = None if reach.point is None else _Growth(reach)
     zero = torch.zeros_like(where)
     names, writers = row_names(reach.entries), list[Writer]()
     number_of = {id(entry): number for number, entry in enumerate(stream.entries)}
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("places", "lengths", "before", "after")}
-    vectors_of, pending = dict[int, Tensor](), list[tuple[int, Tensor]]()
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("places", "vectors", "lengths", "before", "after")}
     for number, (entry, way, gradient) in enumerate(zip(reach.entries, reach.ways, reach.of_entries, strict=True)):
-        if way is not None and around is not None and at_point is not None and growth is not None:
+        if way is not None and reader is not None and growth is not None:
             written = way.arrived(entry.written((zero, where)), where)
-            places = torch.einsum("wpm,pm->wp", written, at_point)
-            pending.append((number, written))
-            if sum(len(block) for _, block in pending) >= TOGETHER:
-                vectors_of |= _vectors(pending, around)
-                pending = []
+            places, vectors = reader.of_stream(written)
             lengths, (before, after) = written.norm(dim=-1), growth.without(written)
         else:
-            grads = [probe[len(targets) - len(own) + own.index(number)] for probe in probes]
-            if entry.value.ndim == 1:
-                places = reach.bias_at_places(entry, gradient)[None]
-                vectors_of[number] = torch.stack([reach.bias_at_places(entry, g).sum() for g in grads])[None]
+            if reader is not None and number not in own:
+                places, vectors = reader.of_bias(entry)
                 lengths = exact(entry.value).norm().expand(places.shape)
             else:
-                written = entry.written((zero, where))
-                places = (written * reach.at_places([gradient], written.shape[-1])).sum(-1)
-                vectors_of |= _vectors([(number, written)], reach.at_places(grads, written.shape[-1]))
-                lengths = written.norm(dim=-1)
+                grads = [probe[len(targets) - len(own) + own.index(number)] for probe in probes]
+                if entry.value.ndim == 1:
+                    places = reach.bias_at_places(entry, gradient)[None]
+                    vectors = torch.stack([reach.bias_at_places(entry, g).sum() for g in grads])[None]
+                    lengths = exact(entry.value).norm().expand(places.shape)
+                else:
+                    written = entry.written((zero, where))
+                    places = (written * reach.at_places([gradient], written.shape[-1])).sum(-1)
+                    vectors = written.flatten(1) @ reach.at_places(grads, written.shape[-1]).flatten(1).T
+                    lengths = written.norm(dim=-1)
             before, after = torch.ones_like(places), torch.ones_like(places)
             if growth is not None:
                 after = growth.without_bias(entry)
-        for column, values in zip(columns.values(), (places, lengths, before, after), strict=True):
+        for column, values in zip(columns.values(), (places, vectors, lengths, before, after), strict=True):
             column.append(values.double().cpu())
         writers += [Writer(name, kind, number_of[id(entry)], place) for place, (name, kind) in enumerate(names[number])]
-    if around is not None and pending:
-        vectors_of |= _vectors(pending, around)
-    vectors = torch.cat([vectors_of[number] for number in range(len(reach.entries))]).double().cpu()
-    places, lengths, before, after = (torch.cat(column) for column in columns.values())
+    places, vectors, lengths, before, after = (torch.cat(column) for column in columns.values())
     host = where.cpu()
 
     def of_keys(values: Float64[Tensor, "w p"], elsewhere: float) -> Float64[Tensor, "w k"]:
@@ -159,14 +165,6 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
         without = torch.where((is_outer | is_bias)[:, None], rest, row.products - products)
     sizes = None if growth is None else growth.x.double().norm(dim=-1).cpu()
     return Split(tuple(writers), vectors, products, without, host, lengths, sizes, rounding)
-
-
-def _vectors(written: Sequence[tuple[int, Tensor]], around: Float[Tensor, "d p m"]) -> dict[int, Float[Tensor, "w d"]]:
-    """What entries wrote, as the head's dimensions see it over all places: of many at once, for `around` is large."""
-    blocks = [block for _, block in written]
-    vectors = torch.cat(blocks).flatten(1) @ around.flatten(1).T
-    sizes = [len(block) for block in blocks]
-    return dict(zip((number for number, _ in written), vectors.split(sizes), strict=True))
 
 
 def shares_of(reaches: Sequence[Reach]) -> list[Shares]:
@@ -261,6 +259,8 @@ class Reach:
     - `entries`, `of_entries`: what reaches it, with gradients of a sum over places.
     - `point`, `at_point`: where all of the stream comes by, and the gradient there; None where norms stand in the
       stream itself.
+    - `product`, `end`, `at_end`: the layer's one product of what the point gives it, its result and the gradient there;
+      where it has no such product (latent attention), the point itself.
     - `ways`: of each entry to the point; None of what enters after it, biases of the norm there and of q or k.
     - `own_norm`: the norm of q or k, if they have one; `bypassed`, whether a part of them comes by another way, as the
       turned part of a latent key.
@@ -274,9 +274,12 @@ class Reach:
     of_entries: list[Tensor]
     point: _Point | None
     at_point: Tensor
+    end: Tensor
+    at_end: Tensor
     ways: list[_Way | None]
     own_norm: HeldNorm | None
     bypassed: bool = False
+    product: Product | None = None
 
     @classmethod
     def of(
@@ -305,14 +308,18 @@ class Reach:
         points = [_Point(norm.x if (norm := _norm_of(stream, x)) is not None else x, norm) for x in read.inputs]
         inside = [norm for norm in stream.norms if norm.path.startswith(f"{read.path}.")]
         entries = [entry for entry in stream.entries if entry.tensor.requires_grad]
-        reach = cls(stream, live, index, where, entries, [], None, live, [], None)
+        reach = cls(stream, live, index, where, entries, [], None, live, live, live, [], None)
         ends = [*(entry.tensor for entry in entries), *(point.x for point in points), *(norm.x for norm in inside)]
-        gradients = reach.gradients(ends, first)
+        gradients = reach.gradients([*ends, *(product.result for product in read.products)], first)
         # A sum hands the same gradient to all of its terms: one look at each is enough.
         different = {(g.data_ptr(), g.shape): g for g in gradients if g is not None}
         alive = {key for key, g in different.items() if bool(g.any())}
         gradients = [g if g is not None and (g.data_ptr(), g.shape) in alive else None for g in gradients]
-        of_entries, rest = gradients[: len(entries)], gradients[len(entries) :]
+        of_entries, rest, of_products = (
+            gradients[: len(entries)],
+            gradients[len(entries) : len(ends)],
+            gradients[len(ends) :],
+        )
         reach.entries = [entry for entry, g in zip(entries, of_entries, strict=True) if g is not None]
         reach.of_entries = [g for g in of_entries if g is not None]
         own_norms = [(norm, g) for norm, g in zip(inside, rest[len(points) :], strict=True) if g is not None]
@@ -320,16 +327,39 @@ class Reach:
         reach.ways = [None] * len(reach.entries)
         if len(met) == 1 and len(own_norms) < 2:
             reach.point, reach.at_point = met[0]
+            reach.end, reach.at_end = reach.point.x, reach.at_point
             for norm, g in own_norms:
                 reach.own_norm = norm
                 with torch.enable_grad():
                     (through,) = torch.autograd.grad(norm.x, [reach.point.x], g, retain_graph=True)
                 off = float((through - reach.at_point).norm())
                 reach.bypassed = not off <= FIT[through.dtype] * float(reach.at_point.norm())
+            reach._find_product([pair for pair in zip(read.products, of_products, strict=True) if pair[1] is not None])
             reach.ways = reach._ways(read)
             if not reach._adds_up():
                 reach.point, reach.ways = None, [None] * len(reach.entries)
         return reach
+
+    def is_read(self, entry: Entry) -> bool:
+        """Whether it is a bias that the product's gradient holds: of the norm before it, or its own."""
+        if self.product is None or self.point is None or entry.value.ndim != 1:
+            return False
+        return entry.tensor is self.product.result or (
+            self.point.norm is not None and entry.tensor is self.point.norm.result
+        )
+
+    def _find_product(self, met: Sequence[tuple[Product, Tensor]]) -> None:
+        """Take the only product that was met, if all that the point gives the head passes it."""
+        assert self.point is not None
+        norm = self.point.norm
+        if len(met) != 1 or met[0][0].x is not (self.point.x if norm is None else norm.result):
+            return
+        product, gradient = met[0]
+        back = gradient @ product.weight
+        back = back if norm is None else norm.form.transposed(back)
+        off = float((back.reshape(self.at_point.shape) - self.at_point).norm())
+        if off <= FIT[back.dtype] * float(self.at_point.norm()):
+            self.product, self.end, self.at_end = product, product.result, gradient
 
     def gradients(self, targets: Sequence[Tensor], cotangent: Tensor, of: Tensor | None = None) -> list[Tensor | None]:
         """Of the head's q or k (or `of`, which it was made of) at the places, in tensors of the graph."""
@@ -414,14 +444,16 @@ class Reach:
         """How each writer reaches the point: its gradient is a factor of the point's, or by way of a norm."""
         ways: list[_Way | None] = []
         assert self.point is not None
+        norms = self.stream.norms
         for entry, gradient in zip(self.entries, self.of_entries, strict=True):
             after = self.point.norm is not None and entry.tensor is self.point.norm.result
             if after or (entry.kind == "bias" and entry.name.startswith(f"{read.path}.")):
                 ways.append(None)
                 continue
             # A norm that reads it alone: one after its branch, or, of an embedding, the one before the first branch.
-            of_result = [norm for norm in self.stream.norms if entry.result is not None and norm.x is entry.result]
-            tries = (_Way.found(gradient, self.at_point, form) for form in (None, *(norm.form for norm in of_result)))
+            copy = None if entry.copy is None else entry.copy()
+            of_copy = [norm for norm in norms if copy is not None and norm.x is copy]
+            tries = (_Way.found(gradient, self.at_point, form) for form in (None, *(norm.form for norm in of_copy)))
             ways.append(next((way for way in tries if way is not None), None))
         return ways
 
@@ -443,6 +475,43 @@ class Reach:
         adds_up = bool(((total - x).norm(dim=-1) <= FIT[self.point.x.dtype] * x.norm(dim=-1)).all())
         self.stream.known[key] = adds_up
         return adds_up
+
+
+class _Reader:
+    """What a head's q or k makes of parts of the stream at the point.
+
+    `around`: the gradients of its dimensions at `reach.end`, each of a sum over places.
+    """
+
+    def __init__(self, reach: Reach, around: Sequence[Tensor | None]) -> None:
+        assert reach.point is not None
+        self.reach, self.norm = reach, None
+        width = reach.end.shape[-1]
+        self.around, (self.at_end,) = reach.at_places(around, width), reach.at_places([reach.at_end], width)
+        self.columns, self.matrix = slice(None), None
+        if reach.product is not None:
+            # The product's other columns are other heads' (and, where q, k and v are one matrix, other sides').
+            self.columns = self.around.flatten(0, 1).any(0).nonzero()[:, 0]
+            self.around, self.at_end = self.around[..., self.columns], self.at_end[:, self.columns]
+            self.matrix = exact(reach.product.weight[self.columns])
+            self.norm = None if reach.point.norm is None else reach.point.norm.form
+
+    def of_stream(self, parts: Float[Tensor, "w p m"]) -> tuple[Float[Tensor, "w p"], Float[Tensor, "w d"]]:
+        """At each place, in the sum that the reach was made for; and in each dimension, over all places."""
+        if self.matrix is not None:
+            parts = parts if self.norm is None else self.norm.applied(parts, self.reach.where)
+            parts = parts @ self.matrix.T
+        return self._read(parts)
+
+    def of_bias(self, entry: Entry) -> tuple[Float[Tensor, "1 p"], Float[Tensor, "1 d"]]:
+        """The same of a bias that `is_read`."""
+        assert self.matrix is not None and self.reach.product is not None
+        is_own = entry.tensor is self.reach.product.result
+        value = exact(entry.value)[self.columns] if is_own else self.matrix @ exact(entry.value)
+        return self._read(value.expand(1, *self.at_end.shape))
+
+    def _read(self, parts: Float[Tensor, "w p c"]) -> tuple[Float[Tensor, "w p"], Float[Tensor, "w d"]]:
+        return torch.einsum("wpc,pc->wp", parts, self.at_end), parts.flatten(1) @ self.around.flatten(1).T
 
 
 class _Growth:
@@ -506,16 +575,16 @@ def _norm_of(stream: Stream, x: Tensor) -> HeldNorm | None:
 
 def _casts(live: Tensor) -> bool:
     """Whether a dtype is changed on the last steps to q or k."""
-    todo: list[tuple[Any, int]] = [(live.grad_fn, 0)]
-    seen: set[Any] = set()
+    todo: list[tuple[Node | None, int]] = [(live.grad_fn, 0)]
+    seen: set[Node] = set()
     while todo:
         node, depth = todo.pop()
-        if node in seen or depth > LAST_STEPS:
+        if node is None or node in seen or depth > LAST_STEPS:
             continue
         seen.add(node)
         if "ToCopy" in type(node).__name__:
             return True
-        todo += [(parent, depth + 1) for parent, _ in node.next_functions if parent is not None]
+        todo += [(parent, depth + 1) for parent, _ in node.next_functions]
     return False
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from manyheads import measurement
+from manyheads.circuits import why as explained
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, Ran, matrix
 from manyheads.lab.lessons.lesson import LessonError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from manyheads.statistics import HeadTable
 
 SENTENCE = "The dog saw the cat, and the cat saw the dog."
+FIRST_DOG, SECOND_DOG = 2, 12  # tokens of it, [CLS] the first
 OTHERS = (
     "The old clock stopped, so the children could not see the time on the clock.",
     "A red box, a blue box, and a green box stood on the shelf.",
@@ -223,7 +225,15 @@ def head_share(values: Values, load: Loader) -> str:
     return f"{100 * float(share):.0f} %"
 
 
+def why_it_looks(values: Values, load: Loader) -> str:
+    """The writer that gave one side of a duplicate head's look most, on the page's sentence, with its share."""
+    answer = explained.why(load(MODEL), SENTENCE, "L2H9", SECOND_DOG, FIRST_DOG)
+    top = (answer.query if values.text("side") == "query" else answer.key)[0]
+    return f"{top.writer if top.kind == 'head' else f'the {top.writer}'} ({top.share:+.1f})"
+
+
 FACTS: Mapping[str, Fact] = {
+    "why-it-looks": Fact(why_it_looks, (choice("side", "side", ("query", "key")),)),
     "head-share": Fact(
         head_share,
         (

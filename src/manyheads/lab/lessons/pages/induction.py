@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from manyheads import edits, inputs
+from manyheads.circuits import why as explained
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran, matrix
 from manyheads.lab.lessons.pages.shared import MAX_TOKENS, MODEL, looked_at, require_short, tie
@@ -29,6 +30,9 @@ PREVIOUS, INDUCTION = "L0H0", "L1H0"
 POSITIONS = 128  # that the model has: few, so that its previous-token head is sharp over all of them
 WITH, WITHOUT = "with L0H0", "without L0H0"
 TEXT = "red moon key bird stone red moon key bird stone"
+SECOND_KEY, AFTER_FIRST_KEY = 8, 4  # tokens of it, [CLS] the first
+WRITERS = ("first", "second")
+SHARPNESS = 10  # nats
 OFFSETS = {"just after": 1, "at": 0, "just before": -1}
 PLACES = {"what follows the copy": "after", "the copy itself": "copy", "what precedes the copy": "before"}
 NEARLY_ALL, SOME, NEARLY_NOTHING = "nearly all of it", "something in between", "nearly nothing"
@@ -111,7 +115,7 @@ def _pair(tokenizer: Tokenizer | None, sharpness: int) -> LoadedModel:
     return design.build(layers, causal=True, tokenizer=tokenizer, max_positions=POSITIONS)
 
 
-_SHARP = whole("sharpness", "sharpness of the induction head, in nats", 10, 1, 20)
+_SHARP = whole("sharpness", "sharpness of the induction head, in nats", SHARPNESS, 1, 20)
 CELLS: Mapping[str, Cell] = {
     "induction-pair": Cell(pair, (text("text", "A text that repeats", TEXT), _SHARP)),
     "repeats": Cell(
@@ -244,7 +248,15 @@ def trained_induction(values: Values, load: Loader) -> str:
     )
 
 
+def whom_it_hears(values: Values, load: Loader) -> str:
+    """The writer that gave the key's side of the induction head's look most, or second most, with its share."""
+    answer = explained.why(_pair(load(MODEL).tokenizer, SHARPNESS), TEXT, INDUCTION, SECOND_KEY, AFTER_FIRST_KEY)
+    row = answer.key[WRITERS.index(values.text("place"))]
+    return f"{row.writer if row.kind == 'head' else f'the {row.writer}'}, {row.share:+.1f} nats"
+
+
 FACTS: Mapping[str, Fact] = {
+    "whom-it-hears": Fact(whom_it_hears, (choice("place", "which writer", WRITERS),)),
     "sharp-share": Fact(sharp_share, CHECKS["least-mass"].parameters),
     "trained-induction": Fact(trained_induction, (text("model", "model", "tiny-code"),)),
 }
