@@ -22,7 +22,8 @@ from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Streaming
 from manyheads.sizing.architecture.config import describe_config, read_config
-from manyheads.sizing.costs import DTYPES, SCALE_BYTES, Ask, Sizing, cache_scales
+from manyheads.sizing.costs import SCALE_BYTES, Sizing, cache_scales
+from manyheads.sizing.memory import DTYPES, Ask
 from manyheads.sizing.presets import PRESETS, did_you_mean, key_of, preset
 from manyheads.spec import ModelSpec
 

@@ -108,9 +108,13 @@ def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
     vocab, narrow = fields.whole("vocab_size"), fields.maybe("word_embed_proj_dim") or embed_dim
     outside = [blocks.table(vocab, narrow)]
     if narrow != embed_dim:  # OPT: the tables may be narrower than the model
-        outside += [blocks.matrix("embedding", narrow, embed_dim), blocks.matrix("head", embed_dim, narrow)]
+        outside += [
+            blocks.matrix("embedding", narrow, embed_dim, replicated=True),
+            blocks.matrix("head", embed_dim, narrow, replicated=True),
+        ]
     if row.positions is not None:
-        outside.append(blocks.table(fields.whole("max_position_embeddings") + row.positions, embed_dim))
+        rows = fields.whole("max_position_embeddings") + row.positions
+        outside.append(blocks.table(rows, embed_dim, replicated=True))
     final = row.final_norm if isinstance(row.final_norm, bool) else row.final_norm(fields)
     outside += [blocks.vector("norm", row.norm * embed_dim)] * (final + row.embedding_norm) if row.norm else []
     if not headless:
