@@ -246,25 +246,24 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
     limit = sizing.architecture.max_positions
     if placement.past_positions and limit is not None:
         lines += wrapped(f"Made for {limit:,} positions: longer texts fit, and may be of no use.", console, "yellow")
-    columns = [Column("", right=False), Column("layers"), Column("KV heads", spare=2), Column("parameters", spare=1)]
+    columns = [Column("", right=False), Column("layers"), Column("KV heads", spare=1), Column("parameters")]
     gigabytes = {
         "weights": [stage.fit.weight_bytes for stage in stages],
         "activations": [stage.fit.activation_bytes for stage in stages],
-        "left free": [float(stage.fit.overhead_bytes) for stage in stages],
+        "free": [float(stage.fit.overhead_bytes) for stage in stages],
         "cache": [stage.fit.room_bytes for stage in stages],
     }
-    columns += [Column(f"{name}, GB", spare=int(name == "left free")) for name in gigabytes]
+    columns += [Column(name, "GB", spare=2 * (name == "free")) for name in gigabytes]
     texts = plural(ask.batch, "text")
-    columns += [Column(f"{texts} up to"), Column(f"texts of {ask.context:,}")]
+    columns += [Column(f"{texts} up to", "tokens"), Column(f"texts of {ask.context:,}", "")]
     rows: list[Row] = []
     for index, stage in enumerate(stages):
         first, last = index * placement.tensor, (index + 1) * placement.tensor - 1
+        end = stage.first_layer + stage.num_layers - 1
         longest = stage.fit.longest_context
         cells = [
-            f"GPU {first}" if first == last else f"GPU {first}-{last}, each",
-            f"{stage.first_layer}-{stage.first_layer + stage.num_layers - 1}"
-            if len(stages) > 1
-            else f"{stage.num_layers}",
+            f"GPU {first}" if first == last else f"each of GPU {first}-{last}",
+            f"{stage.first_layer}-{end}" if len(stages) > 1 else f"{stage.num_layers}",
             "latents" if _latents(sizing) else "differ" if stage.num_kv_heads is None else f"{stage.num_kv_heads}",
             units.count(stage.num_parameters, 2),
             *(f"{numbers[index] / units.DECIMAL[1][0]:.2f}" for numbers in gigabytes.values()),
@@ -274,10 +273,11 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
         else:
             cells += [f"{units.gb(stage.fit.missing_bytes)} short", ""]
         rows.append([Text(cells[0], style="bold"), *map(Text, cells[1:])])
+    divided = f"Each layer over {plural(placement.tensor, 'GPU')}"
+    divided += f", in {placement.pipeline} stages" if placement.pipeline > 1 else ""
     notes = [
-        f"Layers over {plural(placement.tensor, 'GPU')} each, in {plural(placement.pipeline, 'stage')}. The cache in "
-        f"{ask.cache_dtype}, in blocks of {plural(placement.block, 'token')}; activations of {placement.chunk:,} tokens "
-        f"of prompts at once.",
+        f"{divided}. The cache in {ask.cache_dtype}, in blocks of {plural(placement.block, 'token')}; activations of "
+        f"{placement.chunk:,} tokens of prompts at once."
     ]
     heads = {attention.num_kv_heads for attention in sizing.architecture.attention if not attention.latent}
     if any(placement.tensor > count for count in heads):
