@@ -255,7 +255,7 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
     }
     columns += [Column(name, "GB", spare=2 * (name == "free")) for name in gigabytes]
     texts = plural(ask.batch, "text")
-    columns += [Column(f"{texts} up to", "tokens"), Column(f"texts of {ask.context:,}", "")]
+    columns += [Column(f"{texts} up to"), Column(f"texts of {ask.context:,}")]
     rows: list[Row] = []
     for index, stage in enumerate(stages):
         first, last = index * placement.tensor, (index + 1) * placement.tensor - 1

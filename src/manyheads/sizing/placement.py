@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from math import ceil
 from typing import NamedTuple
 
@@ -161,7 +161,7 @@ class Placement:
 
 def parsed_gpus(gpus: str) -> tuple[int, int]:
     """How many GPUs, and the bytes of one: "4x80GB", "8 x 141 GB", "80GB" for one. Raises ShapeError."""
-    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×*]\s*)?(\d.*?)\s*", str(gpus), re.IGNORECASE)
+    match = re.fullmatch(r"\s*(?:(\d{1,9})\s*[x×*]\s*)?(\d[\d.]*\s*[a-z]*)\s*", str(gpus), re.IGNORECASE)
     if match is None:
         raise ShapeError(f"gpus={gpus!r}: give how many and how large each is, as '4x80GB' or '8 x 141 GB'.")
     count = int(match[1] or 1)
@@ -170,8 +170,7 @@ def parsed_gpus(gpus: str) -> tuple[int, int]:
     try:
         return count, memory_bytes(match[2])
     except ShapeError as error:
-        message = f"gpus={gpus!r}: give how many and how large each is, as '4x80GB' or '8 x 141 GB'. {error}"
-        raise ShapeError(message) from error
+        raise ShapeError(f"gpus={gpus!r}: {error}") from error
 
 
 def place(
@@ -204,8 +203,10 @@ def place(
             f"{tensor=} times {pipeline=} is {tensor * pipeline}, and gpus={gpus!r} are {count}: give numbers whose "
             f"product that is, or size one copy of the model, as on '{tensor * pipeline}x...'."
         )
-    if prefix > ask.context:
-        raise ShapeError(f"{prefix=}: texts of context={ask.context:,} tokens cannot begin with more than they have.")
+    if prefix >= ask.context:
+        raise ShapeError(
+            f"{prefix=}: texts of context={ask.context:,} tokens have at least one of their own beside it."
+        )
     on = partial(
         _stages, architecture, ask, size_bytes, block=block, prefix=prefix, chunk=chunk, overhead=overhead
     )  # fmt: skip
@@ -435,13 +436,13 @@ class _Cache:
     prefix: int
     chunk: int
 
-    @property
+    @cached_property
     def state_bytes(self) -> float:
         """What a text takes however long it is."""
         layers = self.architecture.layers
         return self.ask.cache_bytes(sum(layer.state for layer in layers)) + 4 * sum(layer.state32 for layer in layers)
 
-    @property
+    @cached_property
     def layers(self) -> Mapping[Kind, int]:
         """How many layers of each kind are set aside: more than there are where the last group is filled up."""
         if not self.groups:
@@ -477,7 +478,7 @@ class _Cache:
 
     def longest(self, room: float, limit: int | None) -> int | None:
         """How long all texts may be."""
-        least, most = max(1, self.prefix), limit or FAR
+        least, most = self.prefix + 1, limit or FAR
         if self.needs(least) > room or room < 0:
             return 0
         if limit is None and self.needs(FAR) <= room:
