@@ -138,6 +138,7 @@ def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
         vocab_size=vocab,
         max_positions=fields.maybe("max_position_embeddings"),
         learned_positions=row.positions is not None,
+        because=("the update of its recurrent state is not counted",) if any(kind.state for kind in layers) else (),
     )
 
 
