@@ -1,6 +1,7 @@
 """`manyheads size`: what an architecture costs, before anybody trains it or rents a machine for it.
 
-Arithmetic: no weights, no network, and no torch unless a family has to be built to be known.
+Arithmetic: no weights, and no torch unless a family has to be built to be known. Only a model of the hub that is no
+preset asks the network, for its config.json.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 DEFAULT, BATCH = "llama-2-70b", 8
 BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
-    "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
-    "sizes describe."
+    "A preset (see --list), tiny-code, minilm, a config.json, a folder with one, or owner/name on the hub, whose "
+    "config.json is fetched. None: llama-2-70b, or what the sizes describe."
 )
 CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or fewer if the model has fewer."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
@@ -92,7 +93,7 @@ def size(
     plot: Annotated[Path | None, to_file("--plot", "Draw parameters and cache: .png, .svg or .pdf.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,
 ) -> None:
-    """What an architecture costs: parameters, FLOPs, KV cache, what fits where. Offline, without weights."""
+    """What an architecture costs: parameters, FLOPs, KV cache, what fits where and on which GPUs. Without weights."""
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if listed:
         if what is not None or as_json or plot is not None or fits is not None or gpus is not None:
