@@ -121,6 +121,28 @@ def test_one_memory_is_answered_in_a_sentence(sized):
     assert [fit["name"] for fit in json.loads(sized("gpt2", "--json").out)["fits"]][2] == "64 GB Mac"
 
 
+def test_gpus_are_answered_in_a_sentence_then_a_row_for_equal_ones(sized):
+    ran = sized("llama-3-70b", "--gpus", "4x80GB", "--context", "8k")
+    assert (ran.code, ran.err) == (0, "")
+    answer = "llama-3-70b in fp16 fits on 4 x 80 GB: up to 446,352 tokens in all, e.g. a batch of 54 at 8,192."
+    assert ran.lines[0] == answer and ran.lines[1].startswith("Made for 8,192 positions: ")
+    cells = row_of(ran, "each of GPU 0-3").replace("│", " ").split()
+    assert cells == ["each", "of", "GPU", "0-3", "80", "17.64", "B", "35.28", "0.16", "36.57", "446,352", "54"]
+    staged = sized("deepseek-v3", "--gpus", "16x80GB", "--dtype", "fp8", "--pipeline", "2", "--tensor", "8")
+    assert [row_of(staged, start).split()[4] for start in ("each of GPU 0-7", "each of GPU 8-15")] == ["0-30", "31-60"]
+    assert "Latents belong to all heads" in staged.out and "without the scales" in staged.out
+    assert "each head's cache stands on 2 GPUs" in " ".join(sized("llama-3-70b", "--gpus", "16x80GB").lines)
+    assert max(len(line) for each in (ran, staged) for line in each.lines) <= WIDTH
+    options = ("--block", "32", "--prefix", "1k", "--chunk", "4k", "--overhead", "0.05", "--batch", "3")
+    document = json.loads(sized("Qwen/Qwen3-8B", "--gpus", "24GB", *options, "--json").out)
+    assert document["name"] == "qwen3-8b" and document["fits"] == []
+    (stage,) = document["gpus"]["stages"]
+    assert (document["gpus"]["block"], document["gpus"]["prefix"], document["gpus"]["chunk"]) == (32, 1024, 4096)
+    assert stage["fit"]["overhead_bytes"] == 12 * 10**8 and document["asked"]["batch"] == 3
+    short = sized("llama-3-70b", "--gpus", "1x80GB")
+    assert short.code == 0 and "2 of these GPUs would do." in " ".join(short.lines) and "GB short" in short.out
+
+
 @pytest.mark.parametrize(
     ("name", "form", "low", "high"),
     # The repositories' files: 13.8 and 65.2 GB; 688.6 GB, of them 15 for the layer that is left out.
@@ -256,6 +278,10 @@ REFUSED = [
     (("gpt2", "--source", "3"), "gpt2 reads no second text"),
     (("gpt2", "--sink", "4"), "--sink and --recent say what streaming heads keep: add --streaming SHARE"),
     (("gpt2", "--streaming", "2"), "streaming=2.0: give the share of key/value heads that stream, from 0 to 1"),
+    (("gpt2", "--gpus", "4y80"), "gpus='4y80': give how many and how large each is, as '4x80GB' or '8 x 141 GB'."),
+    (("gpt2", "--gpus", "5x80GB"), "tensor=5: 12 heads of gpt2 do not divide over 5 GPUs", "[1, 2, 3, 4, 6, 12]"),
+    (("gpt2", "--tensor", "2"), "--tensor: said of GPUs that serve: add --gpus, as in 4x80GB."),
+    (("gpt2", "--gpus", "80GB", "--fits", "80GB"), "--gpus and --fits ask the same"),
     (("gpt2", "bert-base"), "unexpected extra argument"),
 ]  # fmt: skip
 

@@ -34,7 +34,6 @@ THIRD = ["linear_attention", "linear_attention", "full_attention"]
 LATENT = {"num_key_value_heads": 6}
 
 OTHERS: dict[str, dict[str, Any]] = {
-    "qwen3_next": {**LINEAR, "layer_types": THIRD},
     "qwen3_5_text": {**LINEAR, "layer_types": THIRD},
     "olmo_hybrid": {**LINEAR},
     "lfm2": {"layer_types": ["conv", "full_attention", "conv"]},
@@ -48,14 +47,13 @@ OTHERS: dict[str, dict[str, Any]] = {
     "youtu": LATENT,
     "glm4_moe_lite": {**LATENT, "mlp_layer_types": None},
     "modernbert-decoder": {"local_attention": 8},
-    "llama4_text": {"attention_chunk_size": 7, "intermediate_size_mlp": 30},
     "cwm": {"layer_types": ["full_attention", "sliding_attention", "full_attention"]},
     "granitemoeshared": {"shared_intermediate_size": 30},
     "minimax_m2": {}, "afmoe": {}, "granite_swa": {}, "flex_olmo": {}, "internlm3": {}, "hyperclovax": {},
     "exaone_moe": {}, "laguna": {}, "gpt_neox_japanese": {}, "ctrl": {}, "diffllama": {},
 }  # fmt: skip
-RECURRENT = {"qwen3_next", "qwen3_5_text", "olmo_hybrid", "lfm2", "jamba", "falcon_h1", "bamba", "granitemoehybrid"}
-OTHERWISE = {"diffllama": "differential attention", "llama4_text": "every expert multiplies every token"}
+RECURRENT = {"qwen3_5_text", "olmo_hybrid", "lfm2", "jamba", "falcon_h1", "bamba", "granitemoehybrid"}
+OTHERWISE = {"diffllama": "differential attention"}
 # Of those with a row: grouped, window, softcap, sinks, experts, latent, one matrix, learned positions, alibi ...
 FEW_DECODERS = (
     "llama", "mistral", "gemma2", "gpt_oss", "mixtral", "qwen2_moe", "deepseek_v3", "phi3", "gpt2", "gpt_bigcode",
@@ -80,8 +78,8 @@ def cached_bytes(architecture: Any, length: int) -> int:
 
 @pytest.mark.thinned(
     family=(
-        "qwen3_next", "lfm2", "jamba", "bamba", "youtu", "modernbert-decoder", "llama4_text", "granite_swa", "afmoe",
-        "ctrl", "diffllama",
+        "qwen3_5_text", "lfm2", "jamba", "bamba", "youtu", "modernbert-decoder", "granite_swa", "afmoe", "ctrl",
+        "diffllama",
     ),
 )  # fmt: skip
 @pytest.mark.parametrize("family", OTHERS)
@@ -95,7 +93,7 @@ def test_a_family_without_a_row_has_the_parameters_and_the_cache_of_the_real_mod
     assert cached_bytes(found, 14) == real.bytes_in(real.cache_after(model, 2, 11, 3))
 
 
-@pytest.mark.thinned(family=("youtu", "modernbert-decoder", "llama4_text", "granite_swa", "ctrl"))  # the rest: slow
+@pytest.mark.thinned(family=("youtu", "modernbert-decoder", "granite_swa", "ctrl", "diffllama"))  # the rest: slow
 @pytest.mark.parametrize("family", [name for name in OTHERS if name not in RECURRENT])
 def test_its_flops_are_those_that_torch_counts_or_are_not_told(family):
     config, cls, written = config_of(family)
@@ -113,7 +111,7 @@ def test_its_flops_are_those_that_torch_counts_or_are_not_told(family):
 
 
 def test_a_recurrence_is_measured_and_its_update_said_not_to_be_counted():
-    _, _, written = config_of("qwen3_next")
+    _, _, written = config_of("qwen3_5_text")
     found = size(written, context=100, batch=3, dtype="bf16")
     assert any("the update of its recurrent state is not counted" in line for line in found.architecture.because)
     assert found.cache.state > 0 and found.cache.growth == 2 * 2 * 2 * 10  # k and v of the one layer with attention
@@ -225,6 +223,21 @@ def test_a_config_that_nobody_can_read_is_refused_in_words_and_its_sizes_never_m
     message = r"this Linear has no config, so there is no telling its attention. Describe it"
     refuses(ModelError, message, size, torch.nn.Linear(3, 3))
     refuses(ModelError, r"this MultiheadAttention has no config", describe_model, torch.nn.MultiheadAttention(8, 2))
+
+
+def test_a_model_of_the_hub_is_sized_by_its_config_and_offline_says_what_to_download(hub, monkeypatch):
+    """A preset's repository needs no hub; another is taken from the cache, or named with the file to download."""
+    assert size("Qwen/Qwen3-8B").num_parameters == size("qwen3-8b").num_parameters
+    address = "Download https://huggingface.co/someone/tiny/resolve/main/config.json and give that file."
+    refuses(ModelError, rf"^no model 'someone/tiny': .*offline\? .*{address}$", size, "someone/tiny")
+    snapshot = hub / "models--someone--tiny" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (hub / "models--someone--tiny" / "refs").mkdir()
+    (hub / "models--someone--tiny" / "refs" / "main").write_text("0" * 40)
+    config, cls = real.config_of("llama"), real.class_of(real.config_of("llama"))
+    (snapshot / "config.json").write_text(json.dumps(real.plain(config, cls)))
+    found = size("someone/tiny")
+    assert (found.name, found.num_parameters) == ("someone/tiny", real.count_on_meta(config, cls))
 
 
 def test_what_is_measured_takes_other_heads_only_if_they_divide():

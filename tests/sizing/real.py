@@ -24,7 +24,8 @@ SMALL: dict[str, Any] = {
     "num_local_experts": 5, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
     "shared_expert_intermediate_size": 22, "kv_lora_rank": 12, "q_lora_rank": 14, "qk_rope_head_dim": 4,
     "qk_nope_head_dim": 6, "v_head_dim": 9, "n_group": 1, "topk_group": 1, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": 2,
+    "eos_token_id": 2, "intermediate_size_mlp": 44, "attention_chunk_size": 5, "linear_num_key_heads": 2,
+    "linear_key_head_dim": 6, "linear_num_value_heads": 4, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3,
 }  # fmt: skip
 """Sizes for whatever field a family has."""
 
@@ -45,6 +46,7 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"first_k_dense_replace": 1, "num_key_value_heads": 6},
     "deepseek_v3": {"first_k_dense_replace": 1, "num_key_value_heads": 6},
     "ernie4_5_moe": {"moe_num_experts": 5, "moe_k": 2},
+    "qwen3_next": {"full_attention_interval": 2},
     "electra": {"embedding_size": 20},
     "distilbert": {"dim": 48, "hidden_dim": 56, "n_heads": 6, "n_layers": 3},
     "vit": {"image_size": 24, "patch_size": 8},
@@ -104,6 +106,9 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v2, whole queries": ("deepseek_v2", {"q_lora_rank": None}),
     "deepseek_v3, biased, all dense": ("deepseek_v3", {"attention_bias": True, "first_k_dense_replace": 3}),
     "deepseek_v3, tied": ("deepseek_v3", {"tie_word_embeddings": True}),
+    "llama4, dense and sparse by turns": ("llama4_text", {"interleave_moe_layer_step": 2, "no_rope_layers": [1, 0, 1]}),
+    "llama4, sparse where listed": ("llama4_text", {"moe_layers": [0], "attention_bias": True}),
+    "qwen3_next, two of three linear": ("qwen3_next", {"full_attention_interval": 3, "mlp_only_layers": [1]}),
     "exaone4, window of two": ("exaone4", {"sliding_window_pattern": 2}),
     "smollm3, windows": ("smollm3", {"use_sliding_window": True, "no_rope_layers": [1, 0, 0]}),
     "gpt_oss, no biases": ("gpt_oss", {"attention_bias": False}),

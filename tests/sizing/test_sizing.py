@@ -92,7 +92,7 @@ PUBLISHED = {
     "qwen3-32b": 32_762_123_264, "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560,
     "mistral-7b-v0.3": 7_248_023_552, "mistral-nemo-12b": 12_247_782_400, "mistral-small-24b": 23_572_403_200,
     "gemma-2-2b": 2_614_341_888, "gemma-2-27b": 27_227_128_320, "gemma-3-1b": 999_885_952,
-    "gemma-3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672,
+    "gemma-3-27b": 27_009_346_304, "gpt-oss-120b": 116_829_156_672, "deepseek-v2": 235_741_434_880,
 }  # fmt: skip
 """The totals that the checkpoints have: safetensors' own count on huggingface.co, or a paper's table."""
 
@@ -112,6 +112,36 @@ def test_gemma_3_without_its_vision_tower_is_what_remains_of_the_published_total
     assert len(towers) == 1 and round(towers.pop() / 1e9, 3) == 0.417
 
 
+def test_the_llama_4s_without_their_vision_tower_differ_from_the_published_totals_by_one_number():
+    """Both checkpoints hold the same tower, and a projection of its 4,096 numbers into 5,120."""
+    wholes = {"llama-4-scout": 108_641_793_536, "llama-4-maverick": 401_583_781_376}
+    towers = {whole - size(name).num_parameters for name, whole in wholes.items()}
+    assert len(towers) == 1 and round(towers.pop() / 1e9, 2) == 0.87
+
+
+SECOND_TOKEN = {  # of the checkpoint; whether its extra layer has tables of its own; numbers that balance experts
+    "deepseek-r1": (684_489_845_504, True, 59 * 256), "glm-4.5": (358_337_791_296, True, 90 * 160),
+    "glm-4.5-air": (110_468_824_832, True, 46 * 128), "qwen3-next-80b-a3b": (81_324_862_720, False, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECOND_TOKEN)
+def test_what_a_checkpoint_holds_besides_is_the_layer_that_predicts_a_second_token(name):
+    """One more sparse layer of attention, two vectors' projection into one, three norms; a routers' own numbers."""
+    whole, has_tables, balance = SECOND_TOKEN[name]
+    found = size(name)
+    width, words = found.architecture.embed_dim, found.architecture.vocab_size
+    layer = sum(found.layers[-1].values()) + 2 * width**2 + 3 * width + 2 * words * width * has_tables
+    assert whole - found.num_parameters == layer + balance
+
+
+def test_kimi_k2_is_its_checkpoint_but_for_numbers_that_are_no_weights_under_both_names_of_its_family():
+    found = size("kimi-k2")
+    assert 1_026_408_235_864 - found.num_parameters == 60 * 384 + 61 * 56
+    assert (round(found.num_active / 1e9), round(found.num_parameters / 1e12, 2)) == (33, 1.03)
+    assert size({**PRESETS["kimi-k2"].config, "model_type": "kimi_k2"}).num_parameters == found.num_parameters
+
+
 def test_what_a_token_activates_and_deepseek_v3s_checkpoint_are_what_was_published():
     # The model cards of gpt-oss count what is multiplied: all but the table of words that is looked up.
     for name, billions in (("gpt-oss-20b", 3.61), ("gpt-oss-120b", 5.13)):
@@ -128,6 +158,8 @@ CACHED = {  # layers times, for keys and for values, key/value heads times a hea
     "qwen2.5-7b": 28 * 2 * 4 * 128, "qwen2.5-72b": 80 * 2 * 8 * 128, "qwen3-0.6b": 28 * 2 * 8 * 128,
     "qwen3-235b-a22b": 94 * 2 * 4 * 128, "mistral-nemo-12b": 40 * 2 * 8 * 128, "gemma-2-27b": 46 * 2 * 16 * 128,
     "gemma-3-12b": 48 * 2 * 8 * 256, "gpt-oss-120b": 36 * 2 * 8 * 64, "deepseek-v3": 61 * (512 + 64),
+    "kimi-k2": 61 * (512 + 64), "glm-4.5": 92 * 2 * 8 * 128, "llama-4-scout": 48 * 2 * 8 * 128,
+    "qwen3-next-80b-a3b": 12 * 2 * 2 * 256,
 }  # fmt: skip
 
 
@@ -145,6 +177,7 @@ def test_windows_of_todays_presets_bound_their_layers_and_no_others():
         ("gemma-2-27b", 23, 4096, 23, 4096),
         ("gemma-3-27b", 52, 1024, 10, 4096),
         ("gpt-oss-120b", 18, 128, 18, 1024),
+        ("llama-4-maverick", 36, 8192, 12, 2048),
     ):
         found = size(name, context=long, batch=batch)
         assert sum(attention.window is not None for attention in found.architecture.attention) == sliding

@@ -15,55 +15,41 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
-from manyheads.cli.cards import card
-from manyheads.cli.circuits import attribute, circuit, patch, writes
-from manyheads.cli.doctor import doctor
-from manyheads.cli.fetch import fetch
-from manyheads.cli.head.command import head
-from manyheads.cli.interventions import ablate, convert, importance, prune
-from manyheads.cli.long_context import heads, split
-from manyheads.cli.look.command import look
-from manyheads.cli.roles.command import roles
-from manyheads.cli.size import size
-from manyheads.cli.stats import compare, merge, stats
-from manyheads.cli.studio import publish, studio
 from manyheads.cli.terminal.console import emit, print_whole, shortened
-from manyheads.cli.watch import watch
-from manyheads.cli.why import why
 
-COMMANDS: tuple[Callable[..., Any] | str, ...] = (
-    look,
-    head,
-    card,
-    roles,
-    stats,
-    merge,
-    compare,
-    ablate,
-    importance,
-    split,
-    patch,
-    circuit,
-    attribute,
-    why,
-    writes,
-    prune,
-    convert,
-    heads,
-    size,
+COMMANDS: tuple[str, ...] = (
+    "manyheads.cli.look.command:look",
+    "manyheads.cli.head.command:head",
+    "manyheads.cli.cards:card",
+    "manyheads.cli.roles.command:roles",
+    "manyheads.cli.stats:stats",
+    "manyheads.cli.stats:merge",
+    "manyheads.cli.stats:compare",
+    "manyheads.cli.interventions:ablate",
+    "manyheads.cli.interventions:importance",
+    "manyheads.cli.long_context:split",
+    "manyheads.cli.circuits:patch",
+    "manyheads.cli.circuits:circuit",
+    "manyheads.cli.circuits:attribute",
+    "manyheads.cli.why:why",
+    "manyheads.cli.circuits:writes",
+    "manyheads.cli.interventions:prune",
+    "manyheads.cli.interventions:convert",
+    "manyheads.cli.long_context:heads",
+    "manyheads.cli.size:size",
     "manyheads.lab.commands:train",
-    watch,
+    "manyheads.cli.watch:watch",
     "manyheads.lab.commands:reproduce",
     "manyheads.lab.commands:learn",
-    studio,
-    publish,
-    fetch,
-    doctor,
+    "manyheads.cli.studio:studio",
+    "manyheads.cli.studio:publish",
+    "manyheads.cli.fetch:fetch",
+    "manyheads.cli.doctor:doctor",
 )
-"""Every command in the order of `--help`; those of the laboratory by their place, and imported only when one of them is
-named, or for `--help`."""
+"""The place of every command, in the order of `--help`. One that is named is imported alone: all of them take half of
+the time in which a short command answers."""
 
-NAMES = {named.rpartition(":")[2] if isinstance(named, str) else named.__name__: named for named in COMMANDS}
+NAMES = {place.rpartition(":")[2]: place for place in COMMANDS}
 
 SENTENCE = "When Mary and John went to the store, John gave a drink to"
 FINDING = ("L8H1", "John#2", "John#1", 0.87)
@@ -135,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
     if not set(arguments) - {"--"}:
         print_whole(overview())
         return 0
-    parser = _parser(isinstance(NAMES.get(command_line[0], ""), str))
+    parser = _parser(command_line[0] if command_line[0] in NAMES else "")
     # An option of one value that is given twice is refused: else the last would win in silence.
     command = parser.commands.get(command_line[0])
     words = command_line[1 : command_line.index("--") if "--" in command_line else None]
@@ -150,15 +136,15 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def all_commands() -> list[Callable[..., Any]]:
-    """Every command, those of the laboratory imported."""
-    return [resolve_name(command) if isinstance(command, str) else command for command in COMMANDS]
+    """Every command, imported."""
+    return [resolve_name(place) for place in COMMANDS]
 
 
 @functools.cache
-def _parser(whole: bool) -> TyperGroup:
-    """What reads a line: every command with its parameters, or those that are not of the laboratory.
+def _parser(named: str) -> TyperGroup:
+    """What reads a line: the named command with its parameters, or where none is named ("") every command.
 
-    Made once a process: it takes 60 ms.
+    Made once a process for each: all of them take 60 ms, and their imports 0.3 s.
     """
     app = typer.Typer(
         cls=HelpfulGroup,
@@ -179,7 +165,7 @@ def _parser(whole: bool) -> TyperGroup:
             raise typer.Exit
 
     group_of = {line.split()[0]: group for group, lines in GROUPS.items() for line, _ in lines} | MORE
-    for command in all_commands() if whole else [named for named in COMMANDS if not isinstance(named, str)]:
+    for command in [resolve_name(NAMES[named])] if named else all_commands():
         panel = group_of[command.__name__]
         app.command(cls=HelpfulCommand, help=help_of(command), rich_help_panel=panel)(command)
     return typer.main.get_group(app)

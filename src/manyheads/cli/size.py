@@ -1,6 +1,7 @@
 """`manyheads size`: what an architecture costs, before anybody trains it or rents a machine for it.
 
-Arithmetic: no weights, no network, and no torch unless a family has to be built to be known.
+Arithmetic: no weights, and no torch unless a family has to be built to be known. Only a model of the hub that is no
+preset asks the network, for its config.json.
 """
 
 from __future__ import annotations
@@ -35,20 +36,22 @@ from manyheads.cli.terminal.console import (
     wrapped,
 )
 from manyheads.errors import ShapeError
-from manyheads.sizing import architecture
+from manyheads.sizing import DTYPES, architecture
+from manyheads.sizing.placement import BLOCK, CHUNK
 
 if TYPE_CHECKING:
-    from manyheads.sizing import Fit, Sizing
+    from manyheads.sizing import Fit, Placement, Sizing
 
 DEFAULT, BATCH = "llama-2-70b", 8
 BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
-    "A preset (see --list), tiny-code, minilm, a config.json, or a folder with one. None: llama-2-70b, or what the "
-    "sizes describe."
+    "A preset (see --list), tiny-code, minilm, a config.json, a folder with one, or owner/name on the hub, whose "
+    "config.json is fetched. None: llama-2-70b, or what the sizes describe."
 )
 CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or fewer if the model has fewer."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")
 FITS_HELP = "A memory, as 24GB or 64GiB: show the longest context and the most texts that fit."
+GPUS_HELP = "GPUs that serve it, as 4x80GB: what each holds, and how many texts they serve."
 STREAMING_HELP = "The share of KV heads that stream (see manyheads split): 0.5 for half of them."
 KV_HELP = "KV heads: of your own architecture, or instead of those of WHAT."
 
@@ -79,14 +82,21 @@ def size(
     gated: Annotated[bool, typer.Option("--gated", help="... with three matrices (SwiGLU).")] = False,
     vocab: Annotated[int | None, _sized("... its vocabulary, in tokens.")] = None,
     fits: Annotated[str | None, _sized(FITS_HELP, "MEMORY")] = None,
+    gpus: Annotated[str | None, _sized(GPUS_HELP, "NxMEMORY")] = None,
+    tensor: Annotated[int | None, _sized("GPUs that divide each layer. Default: all of a stage.")] = None,
+    pipeline: Annotated[int | None, _sized("Stages that divide the layers. Default: 1.")] = None,
+    block: Annotated[int | None, count_option(help=f"Tokens of a block of the cache. Default: {BLOCK}.")] = None,
+    prefix: Annotated[int | None, count_option(help="Tokens that all texts begin with, kept once.")] = None,
+    chunk: Annotated[int | None, count_option(help=f"Tokens of prompts computed at once. Default: {CHUNK:,}.")] = None,
+    overhead: Annotated[float | None, _sized("Share of each memory that stays free. Default: 0.1.", "SHARE")] = None,
     as_json: AsJson = False,
     plot: Annotated[Path | None, to_file("--plot", "Draw parameters and cache: .png, .svg or .pdf.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="The presets, with their heads.")] = False,
 ) -> None:
-    """What an architecture costs: parameters, FLOPs, KV cache, what fits where. Offline, without weights."""
+    """What an architecture costs: parameters, FLOPs, KV cache, what fits where and on which GPUs. Without weights."""
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if listed:
-        if what is not None or as_json or plot is not None or fits is not None:
+        if what is not None or as_json or plot is not None or fits is not None or gpus is not None:
             raise ShapeError("--list shows the presets and nothing else: leave the other options, and any name, out.")
         print_presets()
         return
@@ -95,8 +105,14 @@ def size(
         "vocab_size": vocab, "gated": gated or None,
     }  # fmt: skip
     words = {name: number for name, number in sizes.items() if number is not None}
+    served = {"tensor": tensor, "pipeline": pipeline, "block": block, "prefix": prefix, "chunk": chunk}
+    served = {name: number for name, number in served.items() if number is not None}
+    if gpus is None and served:
+        raise ShapeError(f"{' and '.join(map(_option, served))}: said of GPUs that serve: add --gpus, as in 4x80GB.")
+    if gpus is not None and fits is not None:
+        raise ShapeError("--gpus and --fits ask the same of several GPUs and of one memory: leave one out.")
     # Who asks what fits asks for one text.
-    texts = batch if batch is not None else BATCH if fits is None else 1
+    texts = batch if batch is not None else BATCH if fits is None and gpus is None else 1
     streams = {"streaming": streaming, "sink": sink, "recent": recent}
     if streaming is None and (sink is not None or recent is not None):
         raise ShapeError("--sink and --recent say what streaming heads keep: add --streaming SHARE, as in 0.5.")
@@ -122,18 +138,25 @@ def size(
         message = message.replace("gated=True", "--gated")
         known = rf"\b({'|'.join(WORDS)})(=(?=\S))?"
         raise ShapeError(re.sub(known, lambda match: _option(match[1]) + " " * bool(match[2]), message)) from error
-    if sizing.architecture.why_untold("cache"):
-        memories: list[Fitting] = []
+    share = costs.OVERHEAD if overhead is None else overhead
+    placement = None if gpus is None else sizing.on(gpus, **served, overhead=share)
+    memories: list[Fitting] = []
+    if placement is not None:
+        pass
+    elif sizing.architecture.why_untold("cache"):
         if fits is not None:
-            sizing.fits(fits)  # says why it cannot be told
+            sizing.fits(fits, overhead=share)  # says why it cannot be told
     else:
         named = {fits: costs.memory_bytes(fits)} if fits is not None else costs.MACHINES
-        memories = [Fitting(name, sizing.fits(memory)) for name, memory in named.items()]
+        memories = [Fitting(name, sizing.fits(memory, overhead=share)) for name, memory in named.items()]
     if plot is not None:
         figures.save_sizing(sizing, plot)
     if as_json:
         fitting = [{**fit.to_dict(), "name": name} for name, fit in memories]
-        emit_document({**sizing.to_dict(), "fits": fitting, "written": [str(plot)] if plot else []})
+        on_gpus = placement and placement.to_dict()
+        emit_document({**sizing.to_dict(), "fits": fitting, "gpus": on_gpus, "written": [str(plot)] if plot else []})
+    elif placement is not None:
+        print_placement(sizing, placement, [f"{plot}, the architecture as a picture"] if plot else [])
     else:
         written = [f"{plot}, the same as a picture"] if plot else []
         print_page(sizing, memories, written, only_fits=fits is not None, untyped=batch is None)
@@ -215,6 +238,63 @@ def print_page(
     notes += [f"Wrote {clean(path)}." for path in written]
     sections.append([line for note in notes for line in wrapped(note, console)])
     print_sections(sections, console)
+
+
+def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]) -> None:
+    """What GPUs serve: the answer in a sentence, a row for equal GPUs, what is counted, and the architecture."""
+    console, ask, stages = stdout_console(), sizing.ask, placement.stages
+    lines = wrapped(clean(str(placement)), console, "bold")
+    limit = sizing.architecture.max_positions
+    if placement.past_positions and limit is not None:
+        lines += wrapped(f"Made for {limit:,} positions: longer texts fit, and may be of no use.", console, "yellow")
+    columns = [Column("", right=False), Column("layers"), Column("KV heads", spare=1), Column("parameters")]
+    gigabytes = {
+        "weights": [stage.fit.weight_bytes for stage in stages],
+        "activations": [stage.fit.activation_bytes for stage in stages],
+        "free": [float(stage.fit.overhead_bytes) for stage in stages],
+        "cache": [stage.fit.room_bytes for stage in stages],
+    }
+    columns += [Column(name, "GB", spare=2 * (name == "free")) for name in gigabytes]
+    texts = plural(ask.batch, "text")
+    columns += [Column(f"{texts} up to"), Column(f"texts of {ask.context:,}")]
+    rows: list[Row] = []
+    for index, stage in enumerate(stages):
+        first, last = index * placement.tensor, (index + 1) * placement.tensor - 1
+        end = stage.first_layer + stage.num_layers - 1
+        longest = stage.fit.longest_context
+        cells = [
+            f"GPU {first}" if first == last else f"each of GPU {first}-{last}",
+            f"{stage.first_layer}-{end}" if len(stages) > 1 else f"{stage.num_layers}",
+            "latents" if _latents(sizing) else "differ" if stage.num_kv_heads is None else f"{stage.num_kv_heads}",
+            units.count(stage.num_parameters, 2),
+            *(f"{numbers[index] / units.DECIMAL[1][0]:.2f}" for numbers in gigabytes.values()),
+        ]
+        if stage.fit.weights_fit:
+            cells += ["any length" if longest is None else f"{longest:,}", f"{stage.fit.largest_batch or 0:,}"]
+        else:
+            cells += [f"{units.gb(stage.fit.missing_bytes)} short", ""]
+        rows.append([Text(cells[0], style="bold"), *map(Text, cells[1:])])
+    divided = f"Each layer over {plural(placement.tensor, 'GPU')}"
+    divided += f", in {placement.pipeline} stages" if placement.pipeline > 1 else ""
+    notes = [
+        f"{divided}. The cache in {ask.cache_dtype}, in blocks of {plural(placement.block, 'token')}; activations of "
+        f"{placement.chunk:,} tokens of prompts at once."
+    ]
+    heads = {attention.num_kv_heads for attention in sizing.architecture.attention if not attention.latent}
+    if any(placement.tensor > count for count in heads):
+        copies = placement.tensor // min(heads)
+        notes.append(f"More GPUs than key/value heads: each head's cache stands on {copies} GPUs.")
+    if _latents(sizing) and placement.tensor > 1:
+        notes.append("Latents belong to all heads: each GPU of a stage keeps all of them.")
+    if DTYPES[ask.dtype] < 16:
+        notes.append("Weights of 8 or 4 bits: all numbers are counted so, without the scales that come with them.")
+    notes += [f"Wrote {clean(path)}." for path in written]
+    table = [*lay_out(columns, rows, console), *wrapped(" ".join(notes), console)]
+    print_sections([lines, table, _finding(sizing, console)], console)
+
+
+def _latents(sizing: Sizing) -> bool:
+    return any(attention.latent for attention in sizing.architecture.attention)
 
 
 def _finding(sizing: Sizing, console: Console) -> list[Text]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from manyheads import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.bundled import BUNDLED, find_bundled
-from manyheads.models.loading.checkpoints import brief, quietly
+from manyheads.models.loading.checkpoints import brief, fetched_config, quietly
 from manyheads.sizing import PRESETS, Sizing, architecture_of, key_of, prefill
 from manyheads.sizing import size as size_of_architecture
 from manyheads.sizing.architecture import (
@@ -74,6 +74,7 @@ PLACES = tuple(
 )
 """Part -> what the path of its parameters has in it; the first that fits."""
 
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.json)")
 KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 
@@ -95,7 +96,8 @@ def size(
     - `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
       config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
       `sizing.architecture.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of
-      transformers, or its config.
+      transformers, or its config; a model of the hub ("Qwen/Qwen3-8B"): a preset's, or one whose config.json is in the
+      local cache, else that is fetched.
     - `context`: tokens of a text; None: 4,096, fewer where a model has fewer positions.
     - `batch`: how many texts at once.
     - `dtype`: of the weights ("fp16").
@@ -214,6 +216,10 @@ def _architecture(subject: Any) -> Architecture:
         and not os.path.exists(subject)
     ):
         return replace(_architecture(find_bundled(subject)), name=subject)
+    # Of a preset's repository there is nothing to ask the hub for.
+    is_hubs = isinstance(subject, str) and HUB_ID.fullmatch(subject) and not os.path.exists(subject)
+    if is_hubs and key_of(subject) not in PRESETS:
+        return replace(_architecture(fetched_config(subject)), name=subject)
     if hasattr(subject, "model_type") and hasattr(subject, "to_dict"):
         config: Any = subject
         subject = {**config.to_dict(), "model_type": config.model_type}

@@ -1,22 +1,23 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .costs import COUNTED as COUNTED
-from .costs import DTYPES as DTYPES
 from .costs import OPERATIONS as OPERATIONS
-from .costs import Ask as Ask
 from .costs import Sizing as Sizing
 from .costs import Variant as Variant
-from .costs import cache_terms as cache_terms
 from .costs import layer_in_words as layer_in_words
 from .costs import layers_in_words as layers_in_words
 from .costs import prefill as prefill
 from .costs import shape_in_words as shape_in_words
 from .costs import variants_of as variants_of
+from .memory import DTYPES as DTYPES
 from .memory import MAC_SHARE as MAC_SHARE
 from .memory import MACHINES as MACHINES
 from .memory import OVERHEAD as OVERHEAD
 from .memory import SEVERAL as SEVERAL
+from .memory import Ask as Ask
 from .memory import Fit as Fit
+from .memory import cache_terms as cache_terms
 from .memory import memory_bytes as memory_bytes
+from .placement import Placement as Placement
 from .presets import PRESETS as PRESETS
 from .presets import key_of as key_of
 from .presets import preset as preset

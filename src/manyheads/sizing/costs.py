@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from manyheads import units
 from manyheads.base import Json, brief, divisors, plural
@@ -35,23 +35,16 @@ from manyheads.sizing.architecture.architecture import (
     Architecture,
     Attention,
     LayerShape,
-    Streaming,
     Weights,
     by_part,
     kind_of,
 )
-from manyheads.sizing.memory import OVERHEAD, Fit, memory_bytes
+from manyheads.sizing.memory import FAR, OVERHEAD, Ask, Fit, cache_terms, checked_overhead, memory_bytes
+from manyheads.sizing.placement import BLOCK, CHUNK, Placement, place
 
 # Attention's two products come after the parts that make q, k and v, as they do in a layer.
 OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
 """Where FLOPs can be spent: the parts, and attention's two products."""
-
-DTYPES = {
-    "fp64": 64, "float64": 64, "fp32": 32, "float32": 32, "fp16": 16, "float16": 16, "bf16": 16, "bfloat16": 16,
-    "fp8": 8, "float8": 8, "int8": 8, "int4": 4,
-}  # fmt: skip
-"""Bits of a number. Of 8 and 4 bits the numbers alone are counted, not the scales that come with them: these differ by
-library, and those of `KVCache` are in a note."""
 
 SCALE_BYTES = 2  # of a row of an int8 `KVCache`: bfloat16
 
@@ -61,32 +54,8 @@ COUNTED = (
     "is counted by the pairs that are visible; dense is with all pairs."
 )
 
-FAR = 2**48
-"""Tokens of a text that no memory holds: where the cache stops growing before, its length is no matter of memory."""
-
 GROUPS = 8
 """Key/value heads of the grouped variant of a model that has none: what Llama, Mistral and Qwen chose."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """What is asked of an architecture: `batch` texts of `context` tokens (and `source`, what an encoder reads), the
-    dtypes of the weights and of the cache, and which heads stream."""
-
-    context: int
-    source: int
-    batch: int
-    dtype: str
-    cache_dtype: str
-    streaming: Streaming | None = None
-
-    def weight_bytes(self, numbers: int | float) -> float:
-        """Bytes of so many numbers in the weights' dtype."""
-        return numbers * DTYPES[self.dtype] / 8
-
-    def cache_bytes(self, numbers: int | float) -> float:
-        """Bytes of so many numbers in the cache's dtype."""
-        return numbers * DTYPES[self.cache_dtype] / 8
 
 
 @dataclass(frozen=True)
@@ -269,8 +238,7 @@ class Sizing(NotIterated):
         for all else (activations, the runtime, fragments). What an encoder reads stays as long as it was asked for.
         Raises ShapeError for what is no memory or no share, ModelError where the cache cannot be told.
         """
-        if isinstance(overhead, bool) or not 0 <= overhead < 1:
-            raise ShapeError(f"overhead={overhead!r}: give the share of the memory that stays free, from 0 to below 1.")
+        checked_overhead(overhead)
         architecture, ask = self.served, self.ask
         if why := architecture.why_untold("cache"):
             raise ModelError(f"what fits cannot be told of {self.name}, for its cache cannot: {why}.")
@@ -303,6 +271,38 @@ class Sizing(NotIterated):
             largest_batch=largest,
             positions=architecture.max_positions,
         )
+
+    def on(
+        self,
+        gpus: str,
+        *,
+        tensor: int | None = None,
+        pipeline: int = 1,
+        block: int = BLOCK,
+        prefix: int = 0,
+        chunk: int = CHUNK,
+        overhead: float = OVERHEAD,
+    ) -> Placement:
+        """What fits on several GPUs that serve it, GPU by GPU: "4x80GB", "8 x 141 GB".
+
+        - `gpus`: how many, and the memory of each.
+        - `tensor`: over how many GPUs each layer is divided; None: all of a stage.
+        - `pipeline`: into how many stages the layers are divided.
+        - `block`: tokens of a block of the cache.
+        - `prefix`: tokens that all texts begin with, whose full blocks are kept once.
+        - `chunk`: tokens of prompts that are computed at once.
+        - `overhead`: the share of each memory that stays free.
+
+        What is divided, what each GPU holds whole and how blocks are counted: `manyheads.sizing.placement`. Raises
+        ShapeError for GPUs that cannot be read, heads that do not divide over them, more stages than layers, heads that
+        stream, and what is no decoder; ModelError where the cache cannot be told.
+        """
+        if self.ask.streaming is not None:
+            raise ShapeError("streaming: what streams is counted for one memory, as in fits('80 GB'), not on GPUs.")
+        return place(
+            self.architecture, self.ask, gpus, tensor=tensor, pipeline=pipeline, block=block, prefix=prefix,
+            chunk=chunk, overhead=overhead,
+        )  # fmt: skip
 
     def to_dict(self) -> Json:
         """Everything, as plain data for JSON.
@@ -462,30 +462,6 @@ def decoding(architecture: Architecture, length: int, source: int) -> dict[str, 
             spent["scores"] += count * qk_dim
             spent["values"] += count * v_dim
     return {operation: count for operation, count in spent.items() if count}
-
-
-class CacheTerm(NamedTuple):
-    """Numbers that one token leaves in the cache of all attentions that see equally far: `window` tokens at most (all
-    where that is None); those of `crosses` are of the text that an encoder read."""
-
-    width: int
-    window: int | None
-    crosses: bool
-
-    def numbers(self, length: int, source: int, *, spare: int = 0) -> int:
-        """What one text of `length` tokens leaves; of a window, `spare` tokens less."""
-        if self.crosses:  # the other text's keys are made once and stay
-            return self.width * source
-        return self.width * (length if self.window is None else min(length, self.window - spare))
-
-
-def cache_terms(architecture: Architecture) -> list[CacheTerm]:
-    """The cache as a sum of few terms: a deep model has few kinds of layers."""
-    widths: Counter[tuple[int | None, bool]] = Counter()
-    for attention in architecture.attention if architecture.generates else ():
-        window = attention.window if attention.sheds and not attention.cross else None
-        widths[window, attention.cross] += attention.cache_width
-    return [CacheTerm(width, window, crosses) for (window, crosses), width in widths.items() if width]
 
 
 def cached_numbers(architecture: Architecture, length: int, source: int) -> int:

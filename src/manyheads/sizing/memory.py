@@ -9,13 +9,16 @@ counted: activations, the logits of a prompt, the runtime, fragments. vLLM leave
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from manyheads import units
 from manyheads.base import Json, brief, plural
 from manyheads.errors import ShapeError
+from manyheads.sizing.architecture.architecture import Architecture, Streaming
 
 GB, GIB = 10**9, 2**30
 UNITS = {"MB": 10**6, "MIB": 2**20, "GB": GB, "GIB": GIB, "TB": 10**12, "TIB": 2**40}
@@ -47,6 +50,62 @@ OVERHEAD = 0.1
 """The share of a memory that stays free unless said."""
 
 
+DTYPES = {
+    "fp64": 64, "float64": 64, "fp32": 32, "float32": 32, "fp16": 16, "float16": 16, "bf16": 16, "bfloat16": 16,
+    "fp8": 8, "float8": 8, "int8": 8, "int4": 4,
+}  # fmt: skip
+"""Bits of a number. Of 8 and 4 bits the numbers alone are counted, not the scales that come with them: these differ by
+library, and those of `KVCache` are in a note."""
+
+FAR = 2**48
+"""Tokens of a text that no memory holds: where the cache stops growing before, its length is no matter of memory."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What is asked of an architecture: `batch` texts of `context` tokens (and `source`, what an encoder reads), the
+    dtypes of the weights and of the cache, and which heads stream."""
+
+    context: int
+    source: int
+    batch: int
+    dtype: str
+    cache_dtype: str
+    streaming: Streaming | None = None
+
+    def weight_bytes(self, numbers: int | float) -> float:
+        """Bytes of so many numbers in the weights' dtype."""
+        return numbers * DTYPES[self.dtype] / 8
+
+    def cache_bytes(self, numbers: int | float) -> float:
+        """Bytes of so many numbers in the cache's dtype."""
+        return numbers * DTYPES[self.cache_dtype] / 8
+
+
+class CacheTerm(NamedTuple):
+    """Numbers that one token leaves in the cache of all attentions that see equally far: `window` tokens at most (all
+    where that is None); those of `crosses` are of the text that an encoder read."""
+
+    width: int
+    window: int | None
+    crosses: bool
+
+    def numbers(self, length: int, source: int, *, spare: int = 0) -> int:
+        """What one text of `length` tokens leaves; of a window, `spare` tokens less."""
+        if self.crosses:  # the other text's keys are made once and stay
+            return self.width * source
+        return self.width * (length if self.window is None else min(length, self.window - spare))
+
+
+def cache_terms(architecture: Architecture) -> list[CacheTerm]:
+    """The cache as a sum of few terms: a deep model has few kinds of layers."""
+    widths: Counter[tuple[int | None, bool]] = Counter()
+    for attention in architecture.attention if architecture.generates else ():
+        window = attention.window if attention.sheds and not attention.cross else None
+        widths[window, attention.cross] += attention.cache_width
+    return [CacheTerm(width, window, crosses) for (window, crosses), width in widths.items() if width]
+
+
 @dataclass(frozen=True)
 class Fit:
     """What fits into `memory_bytes`, of which `overhead_bytes` stay free. `weight_bytes` and `cache_bytes` are those of
@@ -54,7 +113,8 @@ class Fit:
 
     `longest_context`: how long each of these texts may be; 0 if not one token, None where memory sets no limit (every
     layer has a window, or nothing is kept). `largest_batch`: how many texts of this context; None where nothing is
-    kept. `positions`: those that the model is made for, None where nothing says.
+    kept. `positions`: those that the model is made for, None where nothing says. `activation_bytes`: counted on GPUs
+    that serve (`Sizing.on`); else 0, for they are within what stays free.
     """
 
     name: str
@@ -67,21 +127,23 @@ class Fit:
     longest_context: int | None
     largest_batch: int | None
     positions: int | None
+    activation_bytes: float = 0.0
 
     @property
     def room_bytes(self) -> float:
         """What is left for the cache beside the weights; never below 0."""
-        return max(0.0, self.memory_bytes - self.overhead_bytes - self.weight_bytes)
+        return max(0.0, self.memory_bytes - self.overhead_bytes - self.weight_bytes - self.activation_bytes)
 
     @property
     def missing_bytes(self) -> float:
         """How much more memory it would take, the part that stays free left as it is; 0 where all fits."""
-        return max(0.0, self.weight_bytes + self.cache_bytes + self.overhead_bytes - self.memory_bytes)
+        counted = self.weight_bytes + self.activation_bytes + self.cache_bytes + self.overhead_bytes
+        return max(0.0, counted - self.memory_bytes)
 
     @property
     def weights_fit(self) -> bool:
         """Whether the weights fit beside what stays free, without any cache."""
-        return self.weight_bytes + self.overhead_bytes <= self.memory_bytes
+        return self.weight_bytes + self.activation_bytes + self.overhead_bytes <= self.memory_bytes
 
     @property
     def fits(self) -> bool:
@@ -99,6 +161,7 @@ class Fit:
         memory, missing = units.gb(self.memory_bytes), units.gb(self.missing_bytes)
         texts = f"{plural(self.batch, 'text')} of {plural(self.context, 'token')}"
         counted = f"{units.gb(self.weight_bytes)} of weights, {units.gb(self.cache_bytes)} of cache, "
+        counted += f"{units.gb(self.activation_bytes)} of activations, " if self.activation_bytes else ""
         counted += f"{units.gb(self.overhead_bytes)} left free"
         if not self.weights_fit:
             beyond = f"{missing} are missing with the cache of {texts} ({counted})"
@@ -131,6 +194,13 @@ class Fit:
             key: int(value) if isinstance(value, float) and value.is_integer() else value
             for key, value in document.items()
         }
+
+
+def checked_overhead(overhead: float) -> float:
+    """A share of a memory that stays free. Raises ShapeError for what is none."""
+    if isinstance(overhead, bool) or not 0 <= overhead < 1:
+        raise ShapeError(f"overhead={overhead!r}: give the share of the memory that stays free, from 0 to below 1.")
+    return overhead
 
 
 def memory_bytes(memory: int | str) -> int:

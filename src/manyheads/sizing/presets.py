@@ -87,6 +87,25 @@ _GEMMA3 = {
     "sliding_window": 1024, "max_position_embeddings": 131072, "tie_word_embeddings": True,
 }  # fmt: skip
 _GEMMA3_NOTE = "the text model: its vision tower and the projection into it, 0.42 B more, are left out"
+_DEEPSEEK = {
+    "vocab_size": 129280, "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1,
+    "n_routed_experts": 256, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512,
+    "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+    "max_position_embeddings": 163840, "tie_word_embeddings": False,
+}  # fmt: skip
+_MTP_NOTE = "without the layer that predicts a second token, which is for training"
+_LLAMA4 = {
+    "model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "vocab_size": 202048, "head_dim": 128,
+    "intermediate_size_mlp": 16384, "num_experts_per_tok": 1, "attention_chunk_size": 8192,
+    "no_rope_layer_interval": 4, "tie_word_embeddings": False,
+}  # fmt: skip
+_LLAMA4_NOTE = "the text model: its vision tower and the projection into it, 0.87 B more, are left out"
+_GLM4_MOE = {
+    "model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"], "vocab_size": 151552, "head_dim": 128,
+    "attention_bias": True, "max_position_embeddings": 131072, "n_shared_experts": 1, "num_experts_per_tok": 8,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 _DEEPSEEK_FP8 = ("q", "k", "v", "qkv", "latent", "o", "feed-forward")
 _GPT_OSS_NOTE = "active parameters with the embedding, 0.58 B, which OpenAI's 5.13 B and 3.61 B (120b, 20b) leave out"
 _GPT_OSS = {
@@ -136,6 +155,25 @@ def _gpt_oss(size: str, shape: str, num_experts: int) -> Preset:
     stored = Stored("MXFP4 for the experts, bf16 for the rest", 4.25, ("feed-forward",))
     row = _published(f"gpt-oss-{size}", "OpenAI 2025", f"openai/gpt-oss-{size}", shape, _GPT_OSS, **fields)
     return replace(row, stored=stored)
+
+
+def _deepseek(title: str, source: str, *, note: str = _MTP_NOTE, family: str = "deepseek_v3", **fields: Any) -> Preset:
+    """One of DeepSeek-V3's architecture, or of its kin; `fields` are what differs."""
+    classes = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
+    config = {"model_type": family, "architectures": [classes[family]], **_DEEPSEEK, **fields}
+    stored = Stored("FP8, with embedding, head and router in bf16", 8 + 32 / 128**2, _DEEPSEEK_FP8)
+    return Preset(title, source, config, note=note, stored=stored if family == "deepseek_v3" else None)
+
+
+def _llama4(size: str, **fields: Any) -> Preset:
+    return _published(
+        f"Llama 4 {size.split('-')[0]}", "Meta AI 2025", f"meta-llama/Llama-4-{size}-Instruct", "48 5120 8192 40 8",
+        _LLAMA4, note=_LLAMA4_NOTE, **fields,
+    )  # fmt: skip
+
+
+def _glm(name: str, shape: str, **fields: Any) -> Preset:
+    return _published(name, "Zeng et al. 2025", f"zai-org/{name}", shape, {**_GLM4_MOE, **fields}, note=_MTP_NOTE)
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -199,15 +237,43 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "gemma-3-4b": _gemma(3, "4B", "34 2560 10240 8 4", note=_GEMMA3_NOTE),
         "gemma-3-12b": _gemma(3, "12B", "48 3840 15360 16 8", note=_GEMMA3_NOTE),
         "gemma-3-27b": _gemma(3, "27B", "62 5376 21504 32 16", head_dim=128, note=_GEMMA3_NOTE),
-        "deepseek-v3": Preset("DeepSeek-V3", "DeepSeek-AI 2024; config.json of deepseek-ai/DeepSeek-V3", {
-            "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "vocab_size": 129280,
-            "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048, "num_hidden_layers": 61,
-            "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1, "n_routed_experts": 256,
-            "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512, "q_lora_rank": 1536,
-            "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128, "max_position_embeddings": 163840,
-            "tie_word_embeddings": False,
-        }, note="without the layer that predicts a second token, which is for training",
-        stored=Stored("FP8, with embedding, head and router in bf16", 8 + 32 / 128**2, _DEEPSEEK_FP8)),
+        "deepseek-v2": _deepseek(
+            "DeepSeek-V2", "DeepSeek-AI 2024; config.json of deepseek-ai/DeepSeek-V2", note="", family="deepseek_v2",
+            vocab_size=102400, hidden_size=5120, intermediate_size=12288, moe_intermediate_size=1536,
+            num_hidden_layers=60, n_shared_experts=2, n_routed_experts=160, num_experts_per_tok=6,
+            first_k_dense_replace=1,
+        ),
+        "deepseek-v3": _deepseek("DeepSeek-V3", "DeepSeek-AI 2024; config.json of deepseek-ai/DeepSeek-V3"),
+        "deepseek-r1": _deepseek("DeepSeek-R1", "DeepSeek-AI 2025; config.json of deepseek-ai/DeepSeek-R1"),
+        "kimi-k2": _deepseek(
+            "Kimi K2", "Kimi Team 2025; config.json of moonshotai/Kimi-K2-Instruct",
+            note="of DeepSeek-V3's architecture", vocab_size=163840, num_attention_heads=64, num_key_value_heads=64,
+            n_routed_experts=384, first_k_dense_replace=1, max_position_embeddings=131072,
+        ),
+        "llama-4-scout": _llama4(
+            "Scout-17B-16E", num_local_experts=16, interleave_moe_layer_step=1, max_position_embeddings=10485760,
+        ),
+        "llama-4-maverick": _llama4(
+            "Maverick-17B-128E", num_local_experts=128, interleave_moe_layer_step=2, max_position_embeddings=1048576,
+        ),
+        "qwen3-next-80b-a3b": _published(
+            "Qwen3-Next 80B-A3B", "Qwen Team 2025", "Qwen/Qwen3-Next-80B-A3B-Instruct", "48 2048 5120 16 2", {
+                "model_type": "qwen3_next", "architectures": ["Qwen3NextForCausalLM"], "vocab_size": 151936,
+                "head_dim": 256, "max_position_embeddings": 262144, "num_experts": 512, "num_experts_per_tok": 10,
+                "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1,
+                "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
+                "linear_num_value_heads": 32, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
+                "tie_word_embeddings": False,
+            }, note=f"{_MTP_NOTE}; FLOPs without the update of its recurrent states",
+        ),
+        "glm-4.5": _glm(
+            "GLM-4.5", "92 5120 12288 96 8", moe_intermediate_size=1536, n_routed_experts=160,
+            first_k_dense_replace=3, use_qk_norm=True,
+        ),
+        "glm-4.5-air": _glm(
+            "GLM-4.5-Air", "46 4096 10944 96 8", moe_intermediate_size=1408, n_routed_experts=128,
+            first_k_dense_replace=1, use_qk_norm=False,
+        ),
         "gpt-oss-20b": _gpt_oss("20b", "24 2880 2880 64 8", 32),
         "gpt-oss-120b": _gpt_oss("120b", "36 2880 2880 64 8", 128),
         "phi-4-mini": Preset("Phi-4-mini", "Microsoft 2025", {
@@ -289,7 +355,10 @@ def preset(name: str) -> Architecture:
 
 
 def key_of(name: str) -> str:
-    """Case, spaces and underscores do not matter."""
+    """Case, spaces and underscores do not matter; "Qwen/Qwen3-8B", whose config.json a preset is from, means that."""
+    if "/" in name:
+        wanted = f"config.json of {name.strip()}".lower()
+        return next((key for key, row in PRESETS.items() if row.source.lower().endswith(wanted)), name)
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 

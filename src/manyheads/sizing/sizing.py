@@ -22,7 +22,8 @@ from manyheads.errors import FileAccessError, ModelError, ShapeError
 from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Streaming
 from manyheads.sizing.architecture.config import describe_config, read_config
-from manyheads.sizing.costs import DTYPES, SCALE_BYTES, Ask, Sizing, cache_scales
+from manyheads.sizing.costs import SCALE_BYTES, Sizing, cache_scales
+from manyheads.sizing.memory import DTYPES, Ask
 from manyheads.sizing.presets import PRESETS, did_you_mean, key_of, preset
 from manyheads.spec import ModelSpec
 
@@ -97,8 +98,9 @@ def size(
 def architecture_of(what: object) -> Architecture:
     """The architecture that `what` means, where that is known without transformers.
 
-    `what`: a preset's name, a config.json or a folder with one, a config as a mapping, a mapping in plain words, a
-    `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or FileAccessError.
+    `what`: a preset's name, or the repository that it is from ("Qwen/Qwen3-8B"); a config.json or a folder with one, a
+    config as a mapping, a mapping in plain words, a `ModelSpec`, or an `Architecture`. Raises ModelError, ShapeError or
+    FileAccessError.
     """
     if isinstance(what, Architecture):
         return what
@@ -111,11 +113,12 @@ def architecture_of(what: object) -> Architecture:
         raise ModelError(
             f"cannot size a {type(what).__name__}. Give a preset's name, a config.json, a folder, a mapping or a spec."
         )
-    # A preset's name wins over a file of that name: give that as ./name.
-    if isinstance(what, str) and key_of(what) in PRESETS:
-        return preset(what)
+    # A preset's name wins over a file of that name: give that as ./name. A folder wins over the hub's "owner/name".
     name = str(os.fspath(cast("str | os.PathLike[str]", what)))
-    if name.strip() and os.path.exists(os.path.expanduser(name)):
+    is_here = bool(name.strip()) and os.path.exists(os.path.expanduser(name))
+    if isinstance(what, str) and key_of(what) in PRESETS and not (is_here and "/" in what):
+        return preset(what)
+    if is_here:
         return read_config(name)
     if not isinstance(what, str) or name.endswith(".json") or name.startswith((".", "/", "~")):
         raise FileAccessError(f"there is no file or folder {name}.")

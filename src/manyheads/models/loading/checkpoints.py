@@ -266,6 +266,25 @@ def _from_hub(name: str, revision: str | None, code: bool) -> Checkpoint:
     return replace(_opened(folder, name, f"from the hub, commit {folder.name[:7]}"), commit=folder.name)
 
 
+def fetched_config(name: str) -> Path:
+    """The config.json of the hub's model `name`: from the local cache, else fetched.
+
+    Raises ModelError where it is in neither; offline it says what to download.
+    """
+    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    with suppress(OSError):  # asks no network
+        return Path(hf_hub_download(name, "config.json", local_files_only=True))
+    try:
+        commit = HfApi().model_info(name, timeout=_HUB_TIMEOUT_SECONDS).sha
+        return Path(hf_hub_download(name, "config.json", revision=commit))
+    except Exception as error:  # as in `_from_hub`
+        refused, message = isinstance(error, HfHubHTTPError), str(_not_fetched(error, name, None))
+        url = f"https://huggingface.co/{name}/resolve/main/config.json"
+        raise ModelError(message if refused else f"{message} Download {url} and give that file.") from error
+
+
 def _not_fetched(error: Exception, name: str, revision: str | None) -> ModelError:
     """The hub's error about `name`, in words that say what to do."""
     from huggingface_hub.constants import is_offline_mode

@@ -32,7 +32,8 @@ every token of the other text that an encoder reads; one row a text (a pooler). 
 class Weights:
     """Some parameters of one kind. `size` counts them all, biases included; `matmul` those that each row is multiplied
     by, at 2 FLOPs each (0: looked up, added, or scaled by). Where there are `experts`, both are of one expert, and a
-    row goes through `chosen` of them. `size` is 0 where another place owns the numbers (a tied head).
+    row goes through `chosen` of them. `size` is 0 where another place owns the numbers (a tied head). `replicated`:
+    each of the GPUs that divide a layer holds it whole (norms and routers are so in any case).
     """
 
     part: str
@@ -42,6 +43,7 @@ class Weights:
     chosen: int = 1
     rows: str = TEXT
     per_kv_head: bool = False
+    replicated: bool = False
 
     @property
     def total(self) -> int:

@@ -16,7 +16,14 @@ NORMS = {"rms": 1, "layer": 2, "none": 0}
 
 
 def matrix(
-    part: str, inputs: int, outputs: int, *, bias: bool = False, rows: str = TEXT, per_kv_head: bool = False
+    part: str,
+    inputs: int,
+    outputs: int,
+    *,
+    bias: bool = False,
+    rows: str = TEXT,
+    per_kv_head: bool = False,
+    replicated: bool = False,
 ) -> Weights:
     """A projection.
 
@@ -26,9 +33,10 @@ def matrix(
     - `bias`: it has a number to add to each of these.
     - `rows`: which rows it multiplies (`TEXT`, `LAST`, `SOURCE`, `ONCE`).
     - `per_kv_head`: it grows with the key/value heads.
+    - `replicated`: GPUs that divide a layer hold it whole, each.
     """
     size = inputs * outputs + (outputs if bias else 0)
-    return Weights(part, size, inputs * outputs, rows=rows, per_kv_head=per_kv_head)
+    return Weights(part, size, inputs * outputs, rows=rows, per_kv_head=per_kv_head, replicated=replicated)
 
 
 def vector(part: str, size: int, *, per_kv_head: bool = False) -> Weights:
@@ -36,9 +44,9 @@ def vector(part: str, size: int, *, per_kv_head: bool = False) -> Weights:
     return Weights(part, size, per_kv_head=per_kv_head)
 
 
-def table(rows: int, columns: int) -> Weights:
-    """An embedding: one row is looked up for a token, and nothing is multiplied."""
-    return Weights("embedding", rows * columns)
+def table(rows: int, columns: int, *, replicated: bool = False) -> Weights:
+    """An embedding: one row is looked up for a token, and nothing is multiplied. `replicated`: of positions."""
+    return Weights("embedding", rows * columns, replicated=replicated)
 
 
 def head(embed_dim: int, outputs: int, *, tied: bool = False, bias: bool = False, rows: str = LAST) -> Weights:
@@ -80,7 +88,7 @@ def latent_attention(
     if q_rank is None:
         queries = (matrix("q", embed_dim, q_width),)
     else:
-        down, up = matrix("q", embed_dim, q_rank, bias=bias), matrix("q", q_rank, q_width)
+        down, up = matrix("q", embed_dim, q_rank, bias=bias, replicated=True), matrix("q", q_rank, q_width)
         queries = (down, vector("norm", q_rank), up)
     return (
         *queries,
@@ -202,7 +210,8 @@ def transformer(
     elif inner:
         weights += (feed_forward(embed_dim, inner, gated=gated, bias=ffn_bias),)
     norms = (vector("norm", NORMS[norm] * embed_dim),) if NORMS[norm] else ()
-    tables = tuple(table(rows, embed_dim) for rows in (vocab_size, learned_positions) if rows)
+    tables = (table(vocab_size, embed_dim),) if vocab_size else ()
+    tables += (table(learned_positions, embed_dim, replicated=True),) if learned_positions else ()
     # Only what writes has a head over its words; a bidirectional model ends with its last norm.
     heads = (head(embed_dim, vocab_size, tied=tied),) if vocab_size and causal else ()
     return Architecture(

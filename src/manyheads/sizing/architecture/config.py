@@ -35,6 +35,8 @@ HEADS = (
 )
 TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), **dict.fromkeys(("bart", "mbart", "marian"), True)}
 PACKED = "quantization_config"
+SAME = {"kimi_k2": "deepseek_v3"}
+"""Names that a family's configs carry for their own code, where it is another family's to the last parameter."""
 OLD_NAMES = {"n_embed": "hidden_size", "n_layers": "num_hidden_layers"}
 
 
@@ -99,6 +101,7 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
             f"the config has no model_type ({family!r}), so there is no telling what architecture it is. "
             f"Give a config.json as transformers saves it."
         )
+    family = SAME.get(family, family)
     if family not in FAMILIES:  # a likeness is no evidence: it may differ in one bias, and sizes are exact
         raise UnknownFamily(
             f"{family!r} is not among the {len(FAMILIES)} architectures that are sized from a config alone, and none "

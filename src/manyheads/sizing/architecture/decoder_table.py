@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from manyheads.errors import ModelError
 from manyheads.sizing.architecture import building_blocks as blocks
-from manyheads.sizing.architecture.architecture import Attention, Weights
-from manyheads.sizing.architecture.decoders import Decoder, Experts, Windows, every, everywhere, nowhere
+from manyheads.sizing.architecture.architecture import Attention, LayerShape, Weights
+from manyheads.sizing.architecture.decoders import LINEAR, Decoder, Experts, Windows, every, everywhere, nowhere
 from manyheads.sizing.architecture.fields import Fields
 
 # Which layers slide
@@ -59,6 +59,39 @@ def gpt_neo(fields: Fields, count: int) -> list[bool]:
     return [kind == "local" for kind in kinds] if kinds else [layer % 2 == 1 for layer in range(count)]
 
 
+def llama4(fields: Fields, count: int) -> list[bool]:
+    """Those with rotary positions see chunks, all others see all."""
+    step = fields.whole("no_rope_layer_interval", 4)
+    rotary = fields.listed("no_rope_layers") or [int((layer + 1) % step != 0) for layer in range(count)]
+    return [fields.maybe("attention_chunk_size") is not None and bool(has_rotary) for has_rotary in rotary]
+
+
+def qwen_next(fields: Fields, count: int) -> list[bool]:
+    """All but the last of each full_attention_interval are linear."""
+    step = fields.whole("full_attention_interval", 4)
+    return [(layer + 1) % step != 0 for layer in range(count)]
+
+
+def delta_net(fields: Fields, embed_dim: int) -> LayerShape:
+    """A gated delta net (Yang et al. 2024), as Qwen3-Next has it: what it adds beside the feed-forward and norms.
+
+    Its states: the last tokens of a convolution, and a matrix a value head, which is kept in 32 bits.
+    """
+    names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+    num_keys, key_dim, num_values, value_dim = (fields.whole(name) for name in names)
+    keys, values, kernel = num_keys * key_dim, num_values * value_dim, fields.whole("linear_conv_kernel_dim")
+    channels = 2 * keys + values
+    weights = (
+        blocks.matrix("mixer", embed_dim, channels + values),  # q, k, v and the gate
+        blocks.matrix("mixer", embed_dim, 2 * num_values),  # how much is written, how much is forgotten
+        Weights("mixer", channels * kernel, channels * kernel),
+        blocks.vector("mixer", 2 * num_values),
+        blocks.vector("norm", value_dim),
+        blocks.matrix("mixer", values, embed_dim),
+    )
+    return LayerShape(weights, state=channels * kernel, state32=num_values * key_dim * value_dim)
+
+
 # Which layers are sparse
 
 
@@ -78,6 +111,17 @@ def ernie(fields: Fields, layer: int) -> bool:
     last = fields.whole("num_hidden_layers") - 1 if last == -1 else last
     step, first = fields.whole("moe_layer_interval", 1), fields.count("moe_layer_start_index", 1)
     return (layer + 1) % step == 0 and first <= layer <= last
+
+
+def interleaved(fields: Fields, layer: int) -> bool:
+    """Those that are listed, else every so many layers."""
+    if fields.get("moe_layers") is not None:
+        return layer in fields.listed("moe_layers")
+    return (layer + 1) % fields.whole("interleave_moe_layer_step", 1) == 0
+
+
+def dense_width(fields: Fields) -> int:
+    return fields.whole("intermediate_size")
 
 
 def shared_experts(fields: Fields) -> int:
@@ -161,6 +205,11 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
     {
         # Llama and kin
         "llama": LLAMA,
+        "llama4_text": replace(
+            BIASED, windows=llama4, marked="chunked_attention", width="intermediate_size_mlp",
+            experts=Experts("num_local_experts", width="intermediate_size", shared=dense_width, sparse=interleaved),
+            defaults={"attention_chunk_size": 8192, "head_dim": 128, "num_key_value_heads": 8},
+        ),
         "arcee": replace(LLAMA, gated=False),
         "granite": LLAMA,
         "helium": Decoder(
@@ -204,6 +253,11 @@ DECODERS: Mapping[str, Decoder] = MappingProxyType(
         "qwen3_moe": replace(
             BIASED, qk_norm="head", windows=switched(everywhere), experts=Experts(sparse=stepped),
             defaults={"sliding_window": 4096, "num_key_value_heads": 4},
+        ),
+        "qwen3_next": replace(
+            BIASED, qk_norm="head", gated_heads=True, windows=qwen_next, marked=LINEAR, linear=delta_net,
+            experts=Experts(shared=shared_width, sparse=stepped, shared_gate=True),
+            defaults={"head_dim": 256, "num_key_value_heads": 2},
         ),
         # Gemma, Cohere, Phi, GLM, OLMo
         "gemma": replace(BIASED, defaults={**TIED, "head_dim": 256, "num_key_value_heads": 16}),

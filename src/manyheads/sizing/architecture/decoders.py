@@ -8,7 +8,7 @@ Oracle: the models themselves, built with transformers without their weights; a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from manyheads.errors import ModelError
@@ -16,9 +16,12 @@ from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.architecture.fields import Fields
 
-WINDOWED = ("sliding_attention", "chunked_attention")
+WINDOWED = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+"""Kinds of layers that do not see all, and the field with how many tokens they see."""
+LINEAR = "linear_attention"
+FULL = "full_attention"
 Windows = Callable[[Fields, int], Sequence[bool]]
-"""Which of so many layers have a window, where no `layer_types` are listed."""
+"""Which of so many layers are not of full attention, where no `layer_types` are listed."""
 
 
 def nowhere(fields: Fields, count: int) -> list[bool]:
@@ -67,7 +70,9 @@ class Decoder:
     `norm`: vectors that a norm has (see `blocks.NORMS`); `norms`: how many a layer has; `qk_norm`: "head" (one of a
     head's width for q and for k), "heads" (one for each head), "whole" (over all heads together), `qk_vectors` each.
     `positions`: rows that the table of learned positions has beyond max_positions; None: no table. `times`: the
-    feed-forward's width is that many times the model's unless said. `extras`: whatever else a layer has.
+    feed-forward's width is that many times the model's unless said. `extras`: whatever else a layer has. `marked`: the
+    kind of the layers that `windows` names. `linear`: the mixer of layers without attention, their states in the same
+    shape. `gated_heads`: q has a gate as wide as itself. `width`: the field with a dense layer's inner width.
     """
 
     qkv_bias: bool | str = False
@@ -89,6 +94,10 @@ class Decoder:
     heads_of: Callable[[Fields, int], int] | None = None
     experts: Experts | None = None
     latent: bool = False
+    marked: str = "sliding_attention"
+    linear: Callable[[Fields, int], LayerShape] | None = None
+    gated_heads: bool = False
+    width: str = "intermediate_size"
     extras: Callable[[Fields, Attention, int], tuple[Weights, ...]] | None = None
     names: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -98,19 +107,23 @@ def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
     """The architecture that a config of the family means. Errors: ModelError, ShapeError."""
     embed_dim, num_layers = fields.whole("hidden_size"), fields.whole("num_hidden_layers")
     # Layers of one kind are one object: a deep model costs a few shapes, and as many references as it has layers.
-    shapes: dict[tuple[Any, bool], LayerShape] = {}
+    shapes: dict[tuple[str, bool], LayerShape] = {}
     layers: list[LayerShape] = []
-    for layer, window in enumerate(_windows(fields, row, num_layers)):
+    for layer, kind in enumerate(_kinds(fields, row, num_layers)):
         sparse = row.experts is not None and row.experts.sparse(fields, layer)
-        if (window, sparse) not in shapes:
-            shapes[window, sparse] = _layer(fields, row, embed_dim, window, sparse)
-        layers.append(shapes[window, sparse])
+        if (kind, sparse) not in shapes:
+            shapes[kind, sparse] = _layer(fields, row, embed_dim, kind, sparse)
+        layers.append(shapes[kind, sparse])
     vocab, narrow = fields.whole("vocab_size"), fields.maybe("word_embed_proj_dim") or embed_dim
     outside = [blocks.table(vocab, narrow)]
     if narrow != embed_dim:  # OPT: the tables may be narrower than the model
-        outside += [blocks.matrix("embedding", narrow, embed_dim), blocks.matrix("head", embed_dim, narrow)]
+        outside += [
+            blocks.matrix("embedding", narrow, embed_dim, replicated=True),
+            blocks.matrix("head", embed_dim, narrow, replicated=True),
+        ]
     if row.positions is not None:
-        outside.append(blocks.table(fields.whole("max_position_embeddings") + row.positions, embed_dim))
+        rows = fields.whole("max_position_embeddings") + row.positions
+        outside.append(blocks.table(rows, embed_dim, replicated=True))
     final = row.final_norm if isinstance(row.final_norm, bool) else row.final_norm(fields)
     outside += [blocks.vector("norm", row.norm * embed_dim)] * (final + row.embedding_norm) if row.norm else []
     if not headless:
@@ -125,17 +138,19 @@ def decoder(fields: Fields, row: Decoder, *, headless: bool) -> Architecture:
         vocab_size=vocab,
         max_positions=fields.maybe("max_position_embeddings"),
         learned_positions=row.positions is not None,
+        because=("the update of its recurrent state is not counted",) if any(kind.state for kind in layers) else (),
     )
 
 
-def attention_of(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool] | None) -> Attention:
-    """The attention of one layer; `window` is its length, and whether windows stand side by side."""
+def attention_of(fields: Fields, row: Decoder, embed_dim: int, kind: str) -> Attention:
+    """The attention of one layer of that kind."""
     num_heads = fields.whole("num_attention_heads")
     if row.heads_of is not None:
         num_kv_heads = row.heads_of(fields, num_heads)
     else:
         num_kv_heads = fields.whole("num_key_value_heads", num_heads)
-    length, chunked = window or (None, False)
+    length = fields.whole(WINDOWED[kind]) if kind in WINDOWED else None
+    chunked = kind == "chunked_attention"
     if row.latent:
         rank, rope = fields.whole("kv_lora_rank"), fields.whole("qk_rope_head_dim")
         qk_dim, v_dim = fields.whole("qk_nope_head_dim") + rope, fields.whole("v_head_dim", embed_dim // num_heads)
@@ -151,9 +166,8 @@ def attention_of(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int
     return Attention(num_heads, num_kv_heads, width, width, window=length, chunked=chunked, sheds=row.sheds)
 
 
-def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] | None]:
-    """For each layer its window, and whether windows stand side by side. `layer_types` come before the family's
-    rule."""
+def _kinds(fields: Fields, row: Decoder, count: int) -> list[str]:
+    """The kind of each layer. `layer_types` come before the family's rule."""
     if fields.get("per_layer_config"):
         raise ModelError(
             f"the config of {fields.family!r} has per_layer_config: its layers differ in ways that are not read here."
@@ -167,20 +181,24 @@ def _windows(fields: Fields, row: Decoder, count: int) -> list[tuple[int, bool] 
                 f"the config of {fields.family!r} says which of {len(marks)} layers have a window, and "
                 f"num_hidden_layers={count}: the file is damaged."
             )
-        return [(fields.whole("sliding_window"), False) if mark else None for mark in marks]
+        return [row.marked if mark else FULL for mark in marks]
     if len(kinds) != count:
         raise ModelError(
             f"the config of {fields.family!r} lists {len(kinds)} layer_types for num_hidden_layers={count}: "
             f"the file is damaged."
         )
-    if unknown := sorted({str(kind) for kind in kinds} - {*WINDOWED, "full_attention"}):
+    known = {*WINDOWED, FULL, *([LINEAR] if row.linear else [])}
+    if unknown := sorted({str(kind) for kind in kinds} - known):
         raise ModelError(f"the config of {fields.family!r} has layers of the kind {', '.join(unknown)}, unknown here.")
-    lengths = dict(zip(WINDOWED, ("sliding_window", "attention_chunk_size"), strict=True))
-    return [(fields.whole(lengths[kind]), kind == WINDOWED[1]) if kind in WINDOWED else None for kind in kinds]
+    return kinds
 
 
-def _layer(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool] | None, sparse: bool) -> LayerShape:
-    attention = attention_of(fields, row, embed_dim, window)
+def _layer(fields: Fields, row: Decoder, embed_dim: int, kind: str, sparse: bool) -> LayerShape:
+    if kind == LINEAR:
+        assert row.linear is not None
+        mixer = row.linear(fields, embed_dim)
+        return replace(mixer, weights=mixer.weights + _feed_forward(fields, row, embed_dim, sparse))
+    attention = attention_of(fields, row, embed_dim, kind)
     biases = {"qkv_bias": fields.flag(row.qkv_bias), "o_bias": fields.flag(row.o_bias)}
     if row.latent:
         rank = fields.maybe("q_lora_rank")
@@ -195,6 +213,18 @@ def _layer(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool
             blocks.vector("norm", counts[0] * width),
             blocks.vector("norm", counts[1] * width, per_kv_head=row.qk_norm != "head"),
         )
+    if row.gated_heads:
+        q_width = attention.num_heads * attention.qk_dim
+        weights += (blocks.matrix("q", embed_dim, q_width, bias=biases["qkv_bias"]),)
+    weights += _feed_forward(fields, row, embed_dim, sparse)
+    if row.extras is not None:
+        weights += row.extras(fields, attention, embed_dim)
+    return LayerShape(weights, (attention,))
+
+
+def _feed_forward(fields: Fields, row: Decoder, embed_dim: int, sparse: bool) -> tuple[Weights, ...]:
+    """The feed-forward of a layer, or its experts, and the layer's norms."""
+    weights: tuple[Weights, ...] = ()
     if sparse:
         experts = row.experts
         assert experts is not None
@@ -208,10 +238,8 @@ def _layer(fields: Fields, row: Decoder, embed_dim: int, window: tuple[int, bool
             weights += (blocks.matrix("router", embed_dim, 1),) if experts.shared_gate else ()
         weights += (blocks.vector("router", experts.extra * count),) if experts.extra else ()
     else:
-        width = fields.whole("intermediate_size", None if row.times is None else row.times * embed_dim)
+        width = fields.whole(row.width, None if row.times is None else row.times * embed_dim)
         weights += (blocks.feed_forward(embed_dim, width, gated=row.gated, bias=fields.flag(row.mlp_bias)),)
     norms = row.norms if isinstance(row.norms, int) else row.norms(fields)
     weights += (blocks.vector("norm", row.norm * embed_dim),) * norms if row.norm else ()
-    if row.extras is not None:
-        weights += row.extras(fields, attention, embed_dim)
-    return LayerShape(weights, (attention,))
+    return weights
