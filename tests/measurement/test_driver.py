@@ -124,17 +124,19 @@ def simulated(case):
         return run
 
 
-cases = st.builds(
-    Case,
-    seed=st.integers(0, 2**32),
-    count=st.sampled_from([1, 3, 4, 5, 8, 53, 97]),
-    actors=st.integers(1, 7),
-    every=st.sampled_from([1.0, 2.0, 5.0, 1e3]),
-    ahead=st.integers(1, 3),
-    paired=st.booleans(),
-    stops=st.sampled_from([0, 0, 0, 1, 2]),
-    chance=st.builds(Chance, dies=st.sampled_from([0.0, 0.02, 0.1, 0.2]), unavailable=st.sampled_from([0.0, 0.1])),
-)
+def cases(*counts):
+    """Runs over as many texts as one of `counts`."""
+    return st.builds(
+        Case,
+        seed=st.integers(0, 2**32),
+        count=st.sampled_from(counts),
+        actors=st.integers(1, 7),
+        every=st.sampled_from([1.0, 2.0, 5.0, 1e3]),
+        ahead=st.integers(1, 3),
+        paired=st.booleans(),
+        stops=st.sampled_from([0, 0, 0, 1, 2]),
+        chance=st.builds(Chance, dies=st.sampled_from([0.0, 0.02, 0.1, 0.2]), unavailable=st.sampled_from([0.0, 0.1])),
+    )
 
 
 def simulate(case):
@@ -149,15 +151,15 @@ def unflushed(real):
     return lambda path, part, basis, flushed=True: real(path, part, basis, flushed=False)
 
 
-@settings(max_examples=15, deadline=None)
-@given(cases)
+@settings(max_examples=150, deadline=None)
+@given(cases(1, 3, 4, 5, 8, 17, 25))
 def test_every_text_counts_once_whatever_dies(case):
     simulate(case)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(cases)
+@given(cases(53, 97))
 def test_every_text_counts_once_in_hundreds_of_runs_with_deaths_and_restarts(case):
     simulate(case)
 
@@ -317,13 +319,15 @@ def test_chunk_that_ends_whoever_measures_it_ends_the_run_and_its_texts_are_name
     """Rule 6: its own, not those of the chunks that lay behind it. Broken, others are blamed."""
     first, last = 5 * TEXTS, 5 * TEXTS + TEXTS - 1
     named = rf"3 actors were lost with the same texts, text {first} to text {last} of 61 texts \(dies\): measure"
-    right = 0
-    for seed in range(20):
+    rights = set()
+    for seed in range(8):
         case = Case(seed, actors=1, ahead=4, deaths=3, chance=Chance(poison=poisoned(5, "dies")), driver=kind)
         with pytest.raises(LostProcessError) as caught:
             case.run()
-        right += bool(re.search(named, str(caught.value)))
-    assert right == 20 if kind is Driver else right < 20
+        rights.add(bool(re.search(named, str(caught.value))))
+        if False in rights:
+            break
+    assert rights == ({True} if kind is Driver else rights | {False})
 
 
 # ------------------------------------------------------------------------------------------------- what else may happen
@@ -448,7 +452,7 @@ def test_full_disk_ends_the_run_in_words_and_loses_nothing(tmp_path, monkeypatch
 def test_driver_holds_no_more_however_many_texts_there_are():
     """Chunks that are out, and what is done as one range."""
     most = []
-    for count in (60, 600):
+    for count in (60, 240):
         held = []
 
         class Seen(Driver):
