@@ -211,11 +211,12 @@ def ray_on_loopback() -> Generator[None]:
 
     By itself it takes an address that other machines reach in the place of 127.0.0.1 (on Linux).
     """
-    before = found("ENABLE_RAY_CLUSTER")
-    if before is None:
+    try:
+        constants = resolve_name("ray._private.ray_constants")
+        before = constants.ENABLE_RAY_CLUSTER
+    except (ImportError, AttributeError):
         yield
         return
-    constants = resolve_name("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = False
     try:
         yield

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import manyheads as mh
 from manyheads.corpora import as_corpus
-from manyheads.errors import FileAccessError, LostProcessError, StatisticError, TextError
+from manyheads.errors import FileAccessError, LostProcessError, ModelError, StatisticError, TextError
 from manyheads.measurement.corpus_run import RunRequest, chunks, driver, store
 from manyheads.measurement.corpus_run.actor import Actor
 from manyheads.measurement.corpus_run.driver import ActorLost, Driver
@@ -330,6 +330,19 @@ def test_chunk_that_ends_whoever_measures_it_ends_the_run_and_its_texts_are_name
     assert rights == ({True} if kind is Driver else rights | {False})
 
 
+def test_chunk_behind_another_that_ends_actors_is_not_blamed():
+    """Rule 6: of four deaths, two are with one chunk and two with the one behind it."""
+    left = {5: 2, 6: 2}
+
+    def poison(chunk):
+        left[chunk] = left.get(chunk, 0) - 1
+        return "dies" if left[chunk] >= 0 else ""
+
+    run = driven(FakeCluster(FakeActor, chance=Chance(poison=poison)), texts_of(61), 1, ahead=4, deaths=3)
+    assert_each_once(run, 61)
+    assert run.events["lost"] == 4
+
+
 # ------------------------------------------------------------------------------------------------- what else may happen
 
 
@@ -356,6 +369,36 @@ def test_memory_of_others_is_waited_for_and_ends_the_run_where_it_never_comes():
     refuses(LostProcessError, message, driven, cluster, texts_of(41), 1)
 
 
+class FailsToLoad:
+    """A model that comes after `errors`, one a process."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+
+    def __call__(self):
+        if self.errors:
+            raise self.errors.pop(0)
+        return tiny_lm()
+
+
+def loading(load, texts):
+    cluster = FakeCluster(partial(Actor, load, partial(RunRequest, statistics=["entropy"])))
+    cluster._outcome = lambda *call, real=cluster._outcome: as_lost(real, *call)
+    return driven(cluster, texts, 1), cluster
+
+
+def test_error_in_loading_is_that_of_one_process_and_one_of_memory_is_waited_for():
+    refuses(ModelError, "^no such model$", loading, FailsToLoad(ModelError("no such model")), ["the cat"])
+    run, cluster = loading(FailsToLoad(MemoryError(), MemoryError(), MemoryError(), MemoryError()), ["the cat"])
+    assert run.total.num_texts == 1 and run.events["lost"] == 4 and cluster.seconds >= 2 + 4 + 8 + 16
+
+
+def test_wait_for_the_first_actor_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(driver.log, "disabled", False)
+    driven(FakeCluster(FakeActor, chance=Chance(absent=frozenset({0}))), ["7"], 1)
+    assert "no actor has answered for 60 seconds: it is loading the model, or waiting for room" in caplog.text
+
+
 def test_actors_that_never_start_end_the_run_and_one_that_does_goes_on():
     refuses(LostProcessError, "no actor is left: died", driven, FakeCluster(FakeActor, chance=Chance(lives=0)), ["1"])
     begun = []
@@ -377,8 +420,8 @@ def as_lost(real, *call):
     """An exception in an actor's process is a call that came to nothing."""
     try:
         return real(*call)
-    except AssertionError as error:
-        return ActorLost(str(error))
+    except (AssertionError, MemoryError) as error:
+        return ActorLost(str(error), isinstance(error, MemoryError))
 
 
 def test_actor_that_would_measure_otherwise_is_refused_by_what_differs():
