@@ -164,7 +164,10 @@ class Engine:
                 ray.init(**how)
         except Exception as error:  # of a node that does not come up in 30 seconds, Ray raises a plain one
             where = "on this machine" if self.address is None else f"at {self.address}"
-            raise EngineError(f"Ray does not start {where}: {first_line(error, REASON_CHARACTERS)}") from error
+            reason = first_line(error, REASON_CHARACTERS).rstrip(".")
+            if "AuthToken" in f"{error.__cause__}":
+                reason += ". It asks for a token: set RAY_AUTH_MODE=token, and have its token in ~/.ray/auth_token"
+            raise EngineError(f"Ray does not start {where}: {reason}.") from error
         try:
             if self.address is None and not (own := ray.util.get_node_ip_address()).startswith("127."):
                 log.warning("what this version of Ray starts is reached by other machines, at %s", own)

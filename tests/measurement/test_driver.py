@@ -143,7 +143,7 @@ def simulate(case):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "write_part", unflushed(store.write_part))  # what a disk takes is not what is tried
         if case.paired:
-            patch.setattr(driver, "PAIRED_BYTES", 0)
+            patch.setattr(driver, "PAIRED_BYTES", -1)
         return simulated(case)
 
 
@@ -341,6 +341,31 @@ def test_chunk_behind_another_that_ends_actors_is_not_blamed():
     run = driven(FakeCluster(FakeActor, chance=Chance(poison=poison)), texts_of(61), 1, ahead=4, deaths=3)
     assert_each_once(run, 61)
     assert run.events["lost"] == 4
+
+
+def test_actor_for_which_there_is_no_room_is_not_waited_for_once_all_is_measured():
+    """Rule 7."""
+    run = driven(FakeCluster(FakeActor, chance=Chance(absent=frozenset({1}))), texts_of(41))
+    assert_each_once(run, 41)
+
+
+def test_two_of_whom_one_dies_as_it_adds_the_others_sums_have_both_lost_what_they_held(monkeypatch):
+    """Rule 8."""
+    monkeypatch.setattr(driver, "PAIRED_BYTES", -1)
+    absorbed = []
+
+    class DiesOnce(FakeActor):
+        def absorb(self, part):
+            absorbed.append(part)
+            if len(absorbed) == 1:
+                raise AssertionError("dies")
+            super().absorb(part)
+
+    cluster = FakeCluster(DiesOnce)
+    cluster._outcome = lambda *call, real=cluster._outcome: as_lost(real, *call)
+    run = driven(cluster, texts_of(41))
+    assert_each_once(run, 41)
+    assert absorbed and run.events["lost"] == 2
 
 
 # ------------------------------------------------------------------------------------------------- what else may happen

@@ -104,7 +104,11 @@ def test_ray_that_is_started_here_is_this_machines_own_and_ends_with_the_run(cap
 def test_ray_that_does_not_start_is_said_in_one_line():
     for error in (RuntimeError("no memory\nadvice"), Exception("no memory\nadvice")):
         connected = Engine()._connected(StartingRay(fails=error))
-        refuses(EngineError, "^Ray does not start on this machine: no memory$", connected.__enter__)
+        refuses(EngineError, r"^Ray does not start on this machine: no memory\.$", connected.__enter__)
+    refused = ConnectionError("it does not answer")
+    refused.__cause__ = RuntimeError("RPC error: InvalidAuthToken: Authentication token is missing or incorrect")
+    message = r"not answer\. It asks for a token: set RAY_AUTH_MODE=token, and have its token in ~/.ray"
+    refuses(EngineError, message, Engine()._connected(StartingRay(fails=refused)).__enter__)
 
 
 def test_cluster_to_which_this_process_is_connected_is_taken_and_another_address_is_said_to_be_unused(caplog):
