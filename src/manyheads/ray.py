@@ -328,9 +328,10 @@ def sent() -> Generator[None]:
     try:
         yield
     except (TypeError, PicklingError) as error:
+        # Ray's own message begins with the whole value; the one below it says what is wrong with it.
+        reason = first_line(error.__cause__ or error, REASON_CHARACTERS)
         raise EngineError(
-            f"this cannot be sent to the actors: {first_line(error, REASON_CHARACTERS)}. What is sent are texts with "
-            f"their gold, and statistics."
+            f"this cannot be sent to the actors: {reason}. What is sent are texts with their gold, and statistics."
         ) from error
 
 

@@ -131,7 +131,8 @@ def test_texts_that_are_read_once_are_refused_before_ray_is_started(lm, monkeypa
 
 def test_what_cannot_be_sent_to_actors_is_refused():
     def put(value):
-        raise TypeError("cannot pickle '_thread.lock' object\nadvice")
+        reason = TypeError("cannot pickle '_thread.lock' object")
+        raise TypeError("Could not serialize all of the texts\nadvice") from reason
 
     cluster = on_ray.RayCluster(StartingRay(put=put), list)
     refuses(EngineError, r"^this cannot be sent to the actors: .*lock' object\. What is sent are", cluster.share, "x")
