@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping
 from datetime import date
 from importlib.metadata import version
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ RUNS = {
     "watching": ["benchmarks.watching", "--rounds", "4"],
     "watching_memory": ["benchmarks.watching", "--memory"],
     "studio": ["benchmarks.studio"],
+    "engine": ["benchmarks.engine"],
     "cuda": ["benchmarks.cuda"],
 }
 ON_GPU = frozenset({"cuda"})
+NEEDS = {"engine": "ray"}  # a package that is not in the lock
 PACKAGES = ("torch", "transformers", "numpy")
 
 
@@ -104,6 +107,12 @@ def _run(name: str, results: dict[str, Any]) -> bool:
     if name in ON_GPU and gpu is None:
         outcome = f"the result of {results[name]['date']} stays" if name in results else "there is no result yet"
         print(f"{name}: no GPU here, so it is not run; {outcome}.", file=sys.stderr)
+        return True
+    if name in NEEDS and find_spec(NEEDS[name]) is None:
+        print(
+            f"{name}: no {NEEDS[name]} here, so it is not run; its last result, if there is one, stays.",
+            file=sys.stderr,
+        )
         return True
     print(f"{name} ...", file=sys.stderr, flush=True)
     process = subprocess.Popen([sys.executable, "-m", *RUNS[name]], stdout=subprocess.PIPE, text=True)

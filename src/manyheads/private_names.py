@@ -1,4 +1,4 @@
-"""Private names of torch and transformers that this package depends on: where each appears, and what holds without it.
+"""Private names of torch, transformers and others: where each appears, and what holds in a version without it.
 
 No other file names them (a test holds that), so a new version of either library is answered here. `NAMES` is the
 table. The names of its rows are also attributes of this module, looked up when they are first asked for: importing it
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
@@ -140,6 +140,8 @@ NAMES = (
     # What other packages put on a model.
     PrivateName("accelerate.hooks:add_hook_to_module()._hf_hook", "<=1.10", "weights on the disk are refused"),
     PrivateName("lightning:LightningModule()._compiler_ctx", "<=2.5", "compiled whole, it logs each step twice"),
+    PrivateName("ray._private.ray_constants:ENABLE_RAY_CLUSTER", "<=2.60",
+                "what engine= starts listens on all addresses of this machine, which is said"),
 )  # fmt: skip
 """Every private name, by library. `LATER` has what newer versions of transformers see besides."""
 
@@ -198,6 +200,28 @@ def found(name: str) -> Any:
 
 def _version(library: str) -> str:
     return resolve_name(f"{library}:__version__")
+
+
+# ------------------------------------------------------------------------------------------------------------- Ray's
+
+
+@contextmanager
+def ray_on_loopback() -> Generator[None]:
+    """While the block runs, Ray starts processes that listen on 127.0.0.1, where its version can be told so.
+
+    By itself it takes an address that other machines reach in the place of 127.0.0.1 (on Linux).
+    """
+    try:
+        constants = resolve_name("ray._private.ray_constants")
+        before = constants.ENABLE_RAY_CLUSTER
+    except (ImportError, AttributeError):
+        yield
+        return
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 # ------------------------------------------------------------------------------------------ torch's modes and modules

@@ -19,11 +19,12 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
+from pickle import PicklingError
 from types import ModuleType
 from typing import Any
 
@@ -34,8 +35,17 @@ from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import EngineError, TextError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
-from manyheads.measurement.corpus_run import Actor, ActorLost, Driver, HeadSums, RunRequest, Wanted
+from manyheads.measurement.corpus_run import (
+    Actor,
+    ActorLost,
+    Driver,
+    HeadSums,
+    RunRequest,
+    Wanted,
+    require_read_again,
+)
 from manyheads.models import LoadedModel, Loading
+from manyheads.private_names import ray_on_loopback
 from manyheads.texts import Document, Sinks
 
 ADDRESS_SECONDS = 15.0  # in which an address must answer
@@ -104,6 +114,8 @@ class Engine:
         progress: Progress | None,
     ) -> Driver:
         ray = imported()
+        if resume is not None:
+            require_read_again(corpus)  # before anything is started
         with self._connected(ray):
             num_actors, gpus = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
             if isinstance(model, LoadedModel):
@@ -135,6 +147,8 @@ class Engine:
     def _connected(self, ray: ModuleType) -> Generator[None]:
         """Be connected while the block runs; what this process was connected to before stays as it is."""
         if ray.is_initialized():
+            if self.address not in (None, "auto") and self.address != (known := ray.get_runtime_context().gcs_address):
+                log.warning("this process is connected to Ray at %s: address=%r is not used", known, self.address)
             yield
             return
         how: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
@@ -146,11 +160,17 @@ class Engine:
             self._require_answer(self.address)
             how |= {"address": self.address}
         try:
-            ray.init(**how)
-        except (OSError, RuntimeError, ValueError) as error:  # ConnectionError is an OSError
+            with ray_on_loopback() if self.address is None else nullcontext():
+                ray.init(**how)
+        except Exception as error:  # of a node that does not come up in 30 seconds, Ray raises a plain one
             where = "on this machine" if self.address is None else f"at {self.address}"
-            raise EngineError(f"Ray does not start {where}: {first_line(error, REASON_CHARACTERS)}") from error
+            reason = first_line(error, REASON_CHARACTERS).rstrip(".")
+            if "AuthToken" in f"{error.__cause__}":
+                reason += ". It asks for a token: set RAY_AUTH_MODE=token, and have its token in ~/.ray/auth_token"
+            raise EngineError(f"Ray does not start {where}: {reason}.") from error
         try:
+            if self.address is None and not (own := ray.util.get_node_ip_address()).startswith("127."):
+                log.warning("what this version of Ray starts is reached by other machines, at %s", own)
             yield
         finally:
             ray.shutdown()
@@ -209,14 +229,17 @@ class RayCluster:
 
     def start(self) -> Hashable:
         number = next(self._numbers)
-        self._actors[number] = self._start()
+        with sent():
+            self._actors[number] = self._start()
         return number
 
     def share(self, value: object) -> object:
-        return self._ray.put(value)
+        with sent():
+            return self._ray.put(value)
 
     def call(self, actor: Hashable, method: str, *arguments: object) -> Hashable:
-        return getattr(self._actors[actor], method).remote(*arguments)  # type: ignore[index]
+        with sent():
+            return getattr(self._actors[actor], method).remote(*arguments)  # type: ignore[index]
 
     def first_done(self, calls: Sequence[Hashable], seconds: float) -> Hashable | None:
         done, _ = self._ray.wait([*calls], num_returns=1, timeout=seconds)
@@ -297,6 +320,19 @@ def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> C
             options.preserve_order = before
 
     return Corpus(documents, "a dataset of Ray's", "", None)
+
+
+@contextmanager
+def sent() -> Generator[None]:
+    """Errors: EngineError in the place of what pickling raises."""
+    try:
+        yield
+    except (TypeError, PicklingError) as error:
+        # Ray's own message begins with the whole value; the one below it says what is wrong with it.
+        reason = first_line(error.__cause__ or error, REASON_CHARACTERS)
+        raise EngineError(
+            f"this cannot be sent to the actors: {reason}. What is sent are texts with their gold, and statistics."
+        ) from error
 
 
 def imported() -> ModuleType:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import manyheads as mh
 from manyheads.corpora import as_corpus
-from manyheads.errors import FileAccessError, LostProcessError, StatisticError, TextError
+from manyheads.errors import FileAccessError, LostProcessError, ModelError, StatisticError, TextError
 from manyheads.measurement.corpus_run import RunRequest, chunks, driver, store
 from manyheads.measurement.corpus_run.actor import Actor
 from manyheads.measurement.corpus_run.driver import ActorLost, Driver
@@ -124,24 +124,26 @@ def simulated(case):
         return run
 
 
-cases = st.builds(
-    Case,
-    seed=st.integers(0, 2**32),
-    count=st.sampled_from([1, 3, 4, 5, 8, 53, 97]),
-    actors=st.integers(1, 7),
-    every=st.sampled_from([1.0, 2.0, 5.0, 1e3]),
-    ahead=st.integers(1, 3),
-    paired=st.booleans(),
-    stops=st.sampled_from([0, 0, 0, 1, 2]),
-    chance=st.builds(Chance, dies=st.sampled_from([0.0, 0.02, 0.1, 0.2]), unavailable=st.sampled_from([0.0, 0.1])),
-)
+def cases(*counts):
+    """Runs over as many texts as one of `counts`."""
+    return st.builds(
+        Case,
+        seed=st.integers(0, 2**32),
+        count=st.sampled_from(counts),
+        actors=st.integers(1, 7),
+        every=st.sampled_from([1.0, 2.0, 5.0, 1e3]),
+        ahead=st.integers(1, 3),
+        paired=st.booleans(),
+        stops=st.sampled_from([0, 0, 0, 1, 2]),
+        chance=st.builds(Chance, dies=st.sampled_from([0.0, 0.02, 0.1, 0.2]), unavailable=st.sampled_from([0.0, 0.1])),
+    )
 
 
 def simulate(case):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "write_part", unflushed(store.write_part))  # what a disk takes is not what is tried
         if case.paired:
-            patch.setattr(driver, "PAIRED_BYTES", 0)
+            patch.setattr(driver, "PAIRED_BYTES", -1)
         return simulated(case)
 
 
@@ -149,15 +151,15 @@ def unflushed(real):
     return lambda path, part, basis, flushed=True: real(path, part, basis, flushed=False)
 
 
-@settings(max_examples=15, deadline=None)
-@given(cases)
+@settings(max_examples=150, deadline=None)
+@given(cases(1, 3, 4, 5, 8, 17, 25))
 def test_every_text_counts_once_whatever_dies(case):
     simulate(case)
 
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(cases)
+@given(cases(53, 97))
 def test_every_text_counts_once_in_hundreds_of_runs_with_deaths_and_restarts(case):
     simulate(case)
 
@@ -317,13 +319,53 @@ def test_chunk_that_ends_whoever_measures_it_ends_the_run_and_its_texts_are_name
     """Rule 6: its own, not those of the chunks that lay behind it. Broken, others are blamed."""
     first, last = 5 * TEXTS, 5 * TEXTS + TEXTS - 1
     named = rf"3 actors were lost with the same texts, text {first} to text {last} of 61 texts \(dies\): measure"
-    right = 0
-    for seed in range(20):
+    rights = set()
+    for seed in range(8):
         case = Case(seed, actors=1, ahead=4, deaths=3, chance=Chance(poison=poisoned(5, "dies")), driver=kind)
         with pytest.raises(LostProcessError) as caught:
             case.run()
-        right += bool(re.search(named, str(caught.value)))
-    assert right == 20 if kind is Driver else right < 20
+        rights.add(bool(re.search(named, str(caught.value))))
+        if False in rights:
+            break
+    assert rights == ({True} if kind is Driver else rights | {False})
+
+
+def test_chunk_behind_another_that_ends_actors_is_not_blamed():
+    """Rule 6: of four deaths, two are with one chunk and two with the one behind it."""
+    left = {5: 2, 6: 2}
+
+    def poison(chunk):
+        left[chunk] = left.get(chunk, 0) - 1
+        return "dies" if left[chunk] >= 0 else ""
+
+    run = driven(FakeCluster(FakeActor, chance=Chance(poison=poison)), texts_of(61), 1, ahead=4, deaths=3)
+    assert_each_once(run, 61)
+    assert run.events["lost"] == 4
+
+
+def test_actor_for_which_there_is_no_room_is_not_waited_for_once_all_is_measured():
+    """Rule 7."""
+    run = driven(FakeCluster(FakeActor, chance=Chance(absent=frozenset({1}))), texts_of(41))
+    assert_each_once(run, 41)
+
+
+def test_two_of_whom_one_dies_as_it_adds_the_others_sums_have_both_lost_what_they_held(monkeypatch):
+    """Rule 8."""
+    monkeypatch.setattr(driver, "PAIRED_BYTES", -1)
+    absorbed = []
+
+    class DiesOnce(FakeActor):
+        def absorb(self, part):
+            absorbed.append(part)
+            if len(absorbed) == 1:
+                raise AssertionError("dies")
+            super().absorb(part)
+
+    cluster = FakeCluster(DiesOnce)
+    cluster._outcome = lambda *call, real=cluster._outcome: as_lost(real, *call)
+    run = driven(cluster, texts_of(41))
+    assert_each_once(run, 41)
+    assert absorbed and run.events["lost"] == 2
 
 
 # ------------------------------------------------------------------------------------------------- what else may happen
@@ -352,6 +394,36 @@ def test_memory_of_others_is_waited_for_and_ends_the_run_where_it_never_comes():
     refuses(LostProcessError, message, driven, cluster, texts_of(41), 1)
 
 
+class FailsToLoad:
+    """A model that comes after `errors`, one a process."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+
+    def __call__(self):
+        if self.errors:
+            raise self.errors.pop(0)
+        return tiny_lm()
+
+
+def loading(load, texts):
+    cluster = FakeCluster(partial(Actor, load, partial(RunRequest, statistics=["entropy"])))
+    cluster._outcome = lambda *call, real=cluster._outcome: as_lost(real, *call)
+    return driven(cluster, texts, 1), cluster
+
+
+def test_error_in_loading_is_that_of_one_process_and_one_of_memory_is_waited_for():
+    refuses(ModelError, "^no such model$", loading, FailsToLoad(ModelError("no such model")), ["the cat"])
+    run, cluster = loading(FailsToLoad(MemoryError(), MemoryError(), MemoryError(), MemoryError()), ["the cat"])
+    assert run.total.num_texts == 1 and run.events["lost"] == 4 and cluster.seconds >= 2 + 4 + 8 + 16
+
+
+def test_wait_for_the_first_actor_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(driver.log, "disabled", False)
+    driven(FakeCluster(FakeActor, chance=Chance(absent=frozenset({0}))), ["7"], 1)
+    assert "no actor has answered for 60 seconds: it is loading the model, or waiting for room" in caplog.text
+
+
 def test_actors_that_never_start_end_the_run_and_one_that_does_goes_on():
     refuses(LostProcessError, "no actor is left: died", driven, FakeCluster(FakeActor, chance=Chance(lives=0)), ["1"])
     begun = []
@@ -373,8 +445,8 @@ def as_lost(real, *call):
     """An exception in an actor's process is a call that came to nothing."""
     try:
         return real(*call)
-    except AssertionError as error:
-        return ActorLost(str(error))
+    except (AssertionError, MemoryError) as error:
+        return ActorLost(str(error), isinstance(error, MemoryError))
 
 
 def test_actor_that_would_measure_otherwise_is_refused_by_what_differs():
@@ -448,7 +520,7 @@ def test_full_disk_ends_the_run_in_words_and_loses_nothing(tmp_path, monkeypatch
 def test_driver_holds_no_more_however_many_texts_there_are():
     """Chunks that are out, and what is done as one range."""
     most = []
-    for count in (60, 600):
+    for count in (60, 240):
         held = []
 
         class Seen(Driver):

@@ -10,6 +10,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from manyheads import ray as on_ray
 from manyheads.errors import EngineError, LostProcessError, StatisticError
 from manyheads.machine import ALONE
 from manyheads.measurement.corpus_run import chunks
+from manyheads.private_names import ray_on_loopback
 from manyheads.ray import NO_RETRIES, Engine
 from manyheads.statistics.defined import class_mass
 from tests.measurement.corpus_runs import STATISTICS, Stopped, assert_near, assert_same_tables, stopping_after
@@ -70,6 +72,72 @@ def test_address_that_does_not_answer_is_said():
     refuses(EngineError, r"at ray://127\.0\.0\.1:9 ", Engine._require_answer, "ray://127.0.0.1:9")
 
 
+class StartingRay(ModuleType):
+    """Ray as far as it is started: what it is told, and where it says that it listens."""
+
+    def __init__(self, listens="127.0.0.1", fails=None, **more):
+        super().__init__("ray")
+        vars(self).update(more)
+        self.util, self.fails, self.told = SimpleNamespace(get_node_ip_address=lambda: listens), fails, []
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **how):
+        if self.fails:
+            raise self.fails
+        self.told.append(how)
+
+    def shutdown(self):
+        self.told.append("shutdown")
+
+
+def test_ray_that_is_started_here_is_this_machines_own_and_ends_with_the_run(caplog):
+    ray = StartingRay()
+    with Engine()._connected(ray):
+        assert ray.told[0]["address"] == "local" and ray.told[0]["_node_ip_address"] == "127.0.0.1"
+    assert ray.told[1:] == ["shutdown"] and not caplog.messages
+    with Engine()._connected(StartingRay("10.0.0.7")):
+        assert caplog.messages == ["what this version of Ray starts is reached by other machines, at 10.0.0.7"]
+
+
+def test_ray_that_does_not_start_is_said_in_one_line():
+    for error in (RuntimeError("no memory\nadvice"), Exception("no memory\nadvice")):
+        connected = Engine()._connected(StartingRay(fails=error))
+        refuses(EngineError, r"^Ray does not start on this machine: no memory\.$", connected.__enter__)
+    refused = ConnectionError("it does not answer")
+    refused.__cause__ = RuntimeError("RPC error: InvalidAuthToken: Authentication token is missing or incorrect")
+    message = r"not answer\. It asks for a token: set RAY_AUTH_MODE=token, and have its token in ~/.ray"
+    refuses(EngineError, message, Engine()._connected(StartingRay(fails=refused)).__enter__)
+
+
+def test_cluster_to_which_this_process_is_connected_is_taken_and_another_address_is_said_to_be_unused(caplog):
+    context = SimpleNamespace(gcs_address="10.0.0.7:6379")
+    ray = StartingRay(is_initialized=lambda: True, get_runtime_context=lambda: context)
+    for address in (None, "auto", "10.0.0.7:6379"):
+        with Engine(address)._connected(ray):
+            assert not caplog.messages
+    with Engine("10.0.0.8:6379")._connected(ray):
+        assert caplog.messages == [
+            "this process is connected to Ray at 10.0.0.7:6379: address='10.0.0.8:6379' is not used"
+        ]
+
+
+def test_texts_that_are_read_once_are_refused_before_ray_is_started(lm, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))  # nothing can be asked of it
+    message = "resume= needs texts that can be read again, and a stream of texts can be read once only"
+    refuses(StatisticError, message, mh.measure, lm, iter(["the cat"]), engine="ray", resume=tmp_path / "run")
+
+
+def test_what_cannot_be_sent_to_actors_is_refused():
+    def put(value):
+        reason = TypeError("cannot pickle '_thread.lock' object")
+        raise TypeError("Could not serialize all of the texts\nadvice") from reason
+
+    cluster = on_ray.RayCluster(StartingRay(put=put), list)
+    refuses(EngineError, r"^this cannot be sent to the actors: .*lock' object\. What is sent are", cluster.share, "x")
+
+
 def test_engine_says_that_nothing_is_repeated():
     """Rule 1 of "exactly once" is the engine's."""
     assert NO_RETRIES == {"max_restarts": 0, "max_task_retries": 0}
@@ -114,10 +182,11 @@ def test_engine_is_for_texts_and_brings_its_own_processes(lm):
 def session():
     """Ray on this machine, for this process alone."""
     ray = pytest.importorskip("ray")
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
-        logging_level="error", _node_ip_address="127.0.0.1",
-    )  # fmt: skip
+    with ray_on_loopback():
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False,
+            logging_level="error", _node_ip_address="127.0.0.1",
+        )  # fmt: skip
     yield ray
     ray.shutdown()
 
@@ -158,6 +227,19 @@ def assert_gone():
     while pids() and time.monotonic() < end:
         time.sleep(0.1)
     assert not pids()
+
+
+@pytest.mark.slow
+def test_no_process_of_ray_listens_to_other_machines(session):
+    """Whoever reaches a port of Ray can run code, but for the token that newer versions ask for."""
+    psutil = pytest.importorskip("psutil")
+    addresses = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert addresses and addresses <= {"127.0.0.1", "::1"}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from .chunks import code_digest as code_digest
 from .chunks import config_digest as config_digest
 from .chunks import config_of as config_of
 from .chunks import read_chunk as read_chunk
+from .chunks import require_read_again as require_read_again
 from .driver import ActorLost as ActorLost
 from .driver import Driver as Driver
 from .driver import Engine as Engine

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from manyheads.errors import LostProcessError, ManyHeadsError
@@ -29,7 +30,6 @@ class Actor:
     An error that every process would meet is returned, and ends the run; one that may be this process' own is raised.
     """
 
-    request: RunRequest
     statistics: tuple[Statistic, ...]  # these two since `begin`
     learned: StartFacts
 
@@ -39,17 +39,22 @@ class Actor:
         request: Callable[[LoadedModel], RunRequest],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.request = request(load())
+        self._load, self._request = load, request
         self._begin(clock)
 
     def _begin(self, clock: Callable[[], float]) -> None:
         self.clock, self.total, self.since = clock, store.RunTotal(), clock()
 
+    @cached_property
+    def request(self) -> RunRequest:
+        """What is measured; the model is loaded when this is first needed, so that an error of it is a call's."""
+        return self._request(self._load())
+
     def learn(self, chunks: Sequence[Chunk], whole: bool) -> bytes | ManyHeadsError | None:
         """What the corpus' beginning shows; None where these chunks are too few, and are not the whole of it."""
-        what = self.request
 
         def learned() -> bytes | None:
+            what = self.request
             require_reader(what.lm, what.long)
             head = read_head(what.lm, iter(chunks), what.long)
             if not (head.enough or whole):

@@ -397,13 +397,7 @@ class Driver:
         log.warning("an actor was lost (%s): %s again", error, plural(len(lost), "chunk"))
         pause = 0.0
         if error.memory:
-            self._memory_deaths += 1
-            if self._memory_deaths >= MOST_MEMORY_DEATHS:
-                raise LostProcessError(
-                    f"{self._memory_deaths} actors in a row were out of memory ({error}): run fewer of them on a "
-                    f"machine (actors=), or give each more."
-                ) from error
-            pause = min(LONGEST_PAUSE, 2.0**self._memory_deaths)
+            pause = self._pause_for_memory(error)
         elif chunks and (running := chunks[0]) is not None:
             self._deaths_with[running.number] += 1
             if self._deaths_with[running.number] >= self.deaths:
@@ -420,6 +414,16 @@ class Driver:
                     raise LostProcessError(f"no actor is left: {error}.") from error
                 pause = min(LONGEST_PAUSE, 2.0**self._unstarted)
         self._starts.append(self.clock() + pause)
+
+    def _pause_for_memory(self, error: ActorLost) -> float:
+        """How many seconds to wait for the memory of others. Errors: LostProcessError where it never comes."""
+        self._memory_deaths += 1
+        if self._memory_deaths >= MOST_MEMORY_DEATHS:
+            raise LostProcessError(
+                f"{self._memory_deaths} actors in a row were out of memory ({error}): run fewer of them on a machine "
+                f"(actors=), or give each more."
+            ) from error
+        return min(LONGEST_PAUSE, 2.0**self._memory_deaths)
 
     def _hand_out_again(self, chunks: Mapping[int, Chunk]) -> None:
         self._lost_chunks |= chunks.keys()
@@ -475,12 +479,22 @@ class Driver:
             if not self._held:
                 self._held[self.cluster.start()] = {}
             (actor,) = self._held
+            call = self.cluster.call(actor, method, *arguments)
+            if self.cluster.first_done([call], LONGEST_PAUSE) is None:
+                log.warning(
+                    "no actor has answered for %.0f seconds: it is loading the model, or waiting for room on the "
+                    "cluster",
+                    LONGEST_PAUSE,
+                )
             try:
-                return self._result(self.cluster.call(actor, method, *arguments))
+                return self._result(call)
             except ActorLost as error:
                 self.cluster.kill(actor)
                 del self._held[actor]
                 self.events["lost"] += 1
+                if error.memory:
+                    self.sleep(self._pause_for_memory(error))
+                    continue
                 self._unstarted += 1
                 if self._unstarted >= self.deaths:
                     raise LostProcessError(f"no actor is left: {error}.") from error
