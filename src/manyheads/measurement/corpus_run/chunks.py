@@ -71,8 +71,15 @@ class Chunk:
     step: int = 1
 
     @property
+    def num_texts(self) -> int:
+        return len(self.documents)
+
+    @property
     def end_at(self) -> int:
         return max(self.begin_at, self.documents[-1].at)
+
+    def __str__(self) -> str:
+        return f"{self.documents[0].name} to {self.documents[-1].name}"
 
 
 def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
@@ -115,7 +122,7 @@ class Chunked:
     @property
     def texts(self) -> int:
         """How many there are, readable or not."""
-        return len(self.chunk.documents)
+        return self.chunk.num_texts
 
     @cached_property
     def batches(self) -> list[list[int]]:

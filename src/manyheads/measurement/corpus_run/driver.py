@@ -199,12 +199,12 @@ class Driver:
         if self.folder is not None:
             files = stack.enter_context(store.RunFolder.opened(self.folder))
             known = files.begun()
-        surveyed = self.survey or self.corpus.whole
+        surveyed = self._surveyed
         head, rest, whole, learned = self._learned(
             chunks_of((surveyed or self.corpus).open()), None if known is None else known[1]
         )
         origin = (self.corpus.whole or self.corpus).origin
-        self._begin_call = (self.cluster.share(head), whole, learned, texts_of(self.corpus), origin)
+        self._begin_call = (self.cluster.share(head), whole, learned, self._texts, origin)
         words = self._answer_of_one("begin", *self._begin_call)
         self._inputs, self.basis = words["inputs"], Basis.read(words["basis"])
         if files is not None and self.folder is not None:
@@ -224,7 +224,7 @@ class Driver:
         if not self.total.num_texts and place == WHOLE:
             reasons = str(self.total.failures).rstrip(".")
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
-        self.total.parts = {str(place): self.total.counts.get("texts", 0)}
+        self.total.parts = self._parts
         if files is not None:
             files.finish(self.total, self.basis)
         lost, again = self.events["lost"], plural(self.events["again"], "chunk")
@@ -268,19 +268,56 @@ class Driver:
             self._start_due()
             exhausted = self._give(queue) or exhausted
             # An actor that is not up yet is not waited for: there may be no room for it.
-            if exhausted and not self._again and all(chunk is None for _, chunk in self._calls.values()):
+            if self._has_given_all(exhausted) and all(chunk is None for _, chunk in self._calls.values()):
                 if not self._collect():
                     break
             elif self._calls:
                 self._take()
             else:
                 self.sleep(max(0.0, min(self._starts) - self.clock()))
-        done = self.total.done
-        if self._read is not None and (done.begun or [(first, stop) for first, stop, _ in done.whole] != [self._read]):
+        done, ranges = self.total.done, self._ranges
+        if done.begun or [(first, stop) for first, stop, _ in done.whole] != ranges:
             raise LostProcessError(
-                f"of chunks {self._read[0]} to {self._read[1] - 1} of {self.corpus.origin}, not all were handed over: "
+                f"of chunks {ranges[0][0]} to {ranges[-1][1] - 1} of {self.corpus.origin}, not all were handed over: "
                 f"the engine repeats calls, or loses them without a word."
             )
+
+    # What another way to read the corpus decides for itself (`file_driver`): these seven.
+
+    @property
+    def _surveyed(self) -> Corpus | None:
+        """Whose beginning is surveyed, where what is measured is not what follows it."""
+        return self.survey or self.corpus.whole
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        """The inputs that say which texts are measured, and how they are dealt out."""
+        return texts_of(self.corpus)
+
+    @property
+    def _parts(self) -> dict[str, int]:
+        """What is whole in the sums, and of how many texts."""
+        return {str(self.corpus.place or WHOLE): self.total.counts.get("texts", 0)}
+
+    @property
+    def _ranges(self) -> list[tuple[int, int]]:
+        """All chunks that there are, as ranges."""
+        return [] if self._read is None else [self._read]
+
+    def _has_given_all(self, exhausted: bool) -> bool:
+        """Whether no chunk is left to hand out. `exhausted`: whether `_give` has come to the end of the corpus."""
+        return exhausted and not self._again
+
+    def _queue_again(self, chunks: Sequence[Chunk]) -> None:
+        """Hand these out before others."""
+        self._again.extend(chunks)
+
+    def _was_measured(self, actor: Hashable, chunk: Chunk, answer: Any) -> None:
+        """A chunk is in an actor's sums; the answer is what it hands over, or None."""
+        self._held[actor][chunk.number] = chunk
+        self._report(chunk)
+        if answer is not None:
+            self._count(actor, answer)
 
     def _queue(self, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         """The chunks that no earlier run has measured, as they are read."""
@@ -346,10 +383,7 @@ class Driver:
             return
         self._slowest = max(self._slowest, self.clock() - self._since[actor])
         self._since[actor], self._memory_deaths = self.clock(), 0
-        self._held[actor][chunk.number] = chunk
-        self._report(chunk)
-        if answer is not None:
-            self._count(actor, answer)
+        self._was_measured(actor, chunk, answer)
 
     def _end_hung(self) -> None:
         """End actors that have been silent for too long. One that is not up yet may wait for room."""
@@ -407,9 +441,8 @@ class Driver:
         elif chunks and (running := chunks[0]) is not None:
             self._deaths_with[running.number] += 1
             if self._deaths_with[running.number] >= self.deaths:
-                first, last = running.documents[0].name, running.documents[-1].name
                 raise LostProcessError(
-                    f"{self.deaths} actors were lost with the same texts, {first} to {last} of {self.corpus.origin} "
+                    f"{self.deaths} actors were lost with the same texts, {running} of {self.corpus.origin} "
                     f"({error}): measure them by themselves to see why, or leave them out."
                 ) from error
         elif chunks:
@@ -423,7 +456,7 @@ class Driver:
 
     def _hand_out_again(self, chunks: Mapping[int, Chunk]) -> None:
         self._lost_chunks |= chunks.keys()
-        self._again.extend(chunk for _, chunk in sorted(chunks.items()))
+        self._queue_again([chunk for _, chunk in sorted(chunks.items())])
         self.events["again"] += len(chunks)
 
     def _collect(self) -> bool:
@@ -513,7 +546,7 @@ class Driver:
     @property
     def num_texts_held(self) -> int:
         """Texts that are measured, and in actors' sums alone."""
-        return sum(len(chunk.documents) for chunks in self._held.values() for chunk in chunks.values())
+        return sum(chunk.num_texts for chunks in self._held.values() for chunk in chunks.values())
 
     def _report(self, chunk: Chunk) -> None:
         """How far reading has come, in the corpus' own units: a chunk counts when it is measured for the first time."""
