@@ -15,7 +15,15 @@ from manyheads.errors import LostProcessError, ManyHeadsError
 from manyheads.inputs import require_reader
 from manyheads.measurement.corpus_run import store
 from manyheads.measurement.corpus_run.basis import Basis
-from manyheads.measurement.corpus_run.chunks import Chunk, StartFacts, learn, read_head
+from manyheads.measurement.corpus_run.chunks import (
+    Chunk,
+    FileChunk,
+    FileEnd,
+    FileReading,
+    StartFacts,
+    learn,
+    read_head,
+)
 from manyheads.measurement.corpus_run.worker import RunRequest, Worker
 from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, Survey
@@ -44,6 +52,7 @@ class Actor:
 
     def _begin(self, clock: Callable[[], float]) -> None:
         self.clock, self.total, self.since = clock, store.RunTotal(), clock()
+        self.reading: FileReading | None = None
 
     def learn(self, chunks: Sequence[Chunk], whole: bool) -> bytes | ManyHeadsError | None:
         """What the corpus' beginning shows; None where these chunks are too few, and are not the whole of it."""
@@ -93,6 +102,26 @@ class Actor:
         def measured() -> bytes | None:
             self.add(chunk, store.Done({} if begun is None else {chunk.number: begun}), before)
             return self.hand_over() if self.clock() - self.since >= age else None
+
+        return _returned(measured)
+
+    def measure_of_file(
+        self, chunk: FileChunk, begun: tuple[int, set[int]] | None, before: int, age: float
+    ) -> tuple[tuple[int, int] | FileEnd, bytes | None] | ManyHeadsError:
+        """Read a chunk of a file, and measure it as `measure` does.
+
+        Returns how many texts it has and how much of the file it is, or that the file has no such chunk; and sums.
+        """
+
+        def measured() -> tuple[tuple[int, int] | FileEnd, bytes | None]:
+            if self.reading is None or not self.reading.can_read(chunk):
+                self.reading = FileReading(chunk)
+            read = self.reading.read(chunk.index)
+            if isinstance(read, FileEnd):
+                return read, None
+            self.add(read, store.Done({} if begun is None else {chunk.number: begun}), before)
+            outcome = read.num_texts, read.size
+            return outcome, self.hand_over() if self.clock() - self.since >= age else None
 
         return _returned(measured)
 

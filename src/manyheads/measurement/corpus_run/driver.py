@@ -41,6 +41,7 @@ from manyheads.measurement.corpus_run.basis import Basis
 from manyheads.measurement.corpus_run.chunks import (
     Chunk,
     StartFacts,
+    Work,
     chunks_of,
     differences,
     require_read_again,
@@ -102,6 +103,15 @@ class Cluster(Protocol):
 class Engine(Protocol):
     """What runs over a corpus in processes of its own, on one machine or many (`manyheads.ray.Engine`)."""
 
+    @property
+    def every(self) -> float:
+        """Seconds after which a process hands over its sums."""
+        ...
+
+    def room(self, corpus: Corpus) -> int:
+        """How many processes would measure this corpus. Errors: EngineError; TextError where they could not read it."""
+        ...
+
     def run(
         self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
     ) -> Driver:
@@ -156,13 +166,13 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._add: Callable[[store.RunTotal], None] = self.total.add
-        self._held: dict[Hashable, dict[int, Chunk]] = {}  # of each actor, what is in its sums
-        self._calls: dict[Hashable, tuple[Hashable, Chunk | None]] = {}
+        self._held: dict[Hashable, dict[int, Work]] = {}  # of each actor, what is in its sums
+        self._calls: dict[Hashable, tuple[Hashable, Work | None]] = {}
         self._queues: dict[Hashable, deque[Hashable]] = {}  # of each actor, its calls in order
         self._with_room: dict[Hashable, None] = {}  # actors that are up and have fewer than `ahead` calls, in order
         self._since: dict[Hashable, float] = {}  # of each actor, since when the first of its calls may run
         self._starts: list[float] = []  # when actors are started in place of those that are gone
-        self._again: deque[Chunk] = deque()
+        self._again: deque[Work] = deque()
         self._lost_chunks: set[int] = set()  # those that were handed out again, until they are counted
         self._reported: set[int] = set()  # those of them that were measured before
         self._deaths_with: Counter[int] = Counter()  # by chunk
@@ -308,11 +318,11 @@ class Driver:
         """Whether no chunk is left to hand out. `exhausted`: whether `_give` has come to the end of the corpus."""
         return exhausted and not self._again
 
-    def _queue_again(self, chunks: Sequence[Chunk]) -> None:
+    def _queue_again(self, chunks: Sequence[Work]) -> None:
         """Hand these out before others."""
         self._again.extend(chunks)
 
-    def _was_measured(self, actor: Hashable, chunk: Chunk, answer: Any) -> None:
+    def _was_measured(self, actor: Hashable, chunk: Work, answer: Any) -> None:
         """A chunk is in an actor's sums; the answer is what it hands over, or None."""
         self._held[actor][chunk.number] = chunk
         self._report(chunk)
@@ -350,7 +360,7 @@ class Driver:
                 self._with_room[actor] = None  # behind the others: each has one chunk before any has two
         return False
 
-    def _call(self, actor: Hashable, chunk: Chunk | None, method: str, *arguments: object) -> None:
+    def _call(self, actor: Hashable, chunk: Work | None, method: str, *arguments: object) -> None:
         call = self.cluster.call(actor, method, *arguments)
         self._calls[call] = actor, chunk
         self._queues[actor].append(call)
@@ -454,7 +464,7 @@ class Driver:
                 pause = min(LONGEST_PAUSE, 2.0**self._unstarted)
         self._starts.append(self.clock() + pause)
 
-    def _hand_out_again(self, chunks: Mapping[int, Chunk]) -> None:
+    def _hand_out_again(self, chunks: Mapping[int, Work]) -> None:
         self._lost_chunks |= chunks.keys()
         self._queue_again([chunk for _, chunk in sorted(chunks.items())])
         self.events["again"] += len(chunks)
@@ -548,11 +558,11 @@ class Driver:
         """Texts that are measured, and in actors' sums alone."""
         return sum(chunk.num_texts for chunks in self._held.values() for chunk in chunks.values())
 
-    def _report(self, chunk: Chunk) -> None:
+    def _report(self, chunk: Work) -> None:
         """How far reading has come, in the corpus' own units: a chunk counts when it is measured for the first time."""
         if chunk.number in self._reported:
             return
-        self._read_to += chunk.end_at - chunk.begin_at
+        self._read_to += chunk.size
         if self.progress is not None:
             self.progress(self._read_to, self.corpus.total)
 
