@@ -25,7 +25,7 @@ from tests.refusals import refuses
 SIZES = (9, 0, 31, 4, 1, 17)  # texts of each file: one has none, one just fills a chunk
 TEXTS = 4  # of a chunk
 NUMBERS = [[str(100 * index + 7 * number) for number in range(size)] for index, size in enumerate(SIZES)]
-TOTAL = sum(map(int, sum(NUMBERS, [])))
+TOTAL = sum(int(text) for texts in NUMBERS for text in texts)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,9 @@ def test_each_file_is_opened_once_and_by_one_actor(tmp_path, monkeypatch):
     monkeypatch.setattr("manyheads.measurement.corpus_run.actor.FileReading", chunks.FileReading)
     assert_each_once(driven(FakeCluster(FakeActor), corpus, 4))
     assert sorted(opened) == [file.origin for file in corpus.files]
-    assert opened[0] == "2.txt", "the largest comes first: it would be the last to end"
+    opened.clear()
+    assert_each_once(driven(FakeCluster(FakeActor), corpus, 1))
+    assert [int(name[0]) for name in opened] == [2, 5, 0, 3, 4, 1], "the largest would be the last to end"
 
 
 def test_sums_are_those_of_the_file_shards_added(tmp_path, monkeypatch):

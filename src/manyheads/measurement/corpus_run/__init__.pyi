@@ -16,6 +16,7 @@ from .file_driver import FileDriver as FileDriver
 from .file_driver import require_files as require_files
 from .forecast import Forecast as Forecast
 from .forecast import forecast as forecast
+from .forecast import require_possible as require_possible
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole

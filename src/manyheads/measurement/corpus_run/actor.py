@@ -27,6 +27,7 @@ from manyheads.measurement.corpus_run.chunks import (
 from manyheads.measurement.corpus_run.worker import RunRequest, Worker
 from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, Survey
+from manyheads.statistics.sums import RunningSums
 
 PASSING = (OSError, MemoryError, LostProcessError)  # of this process or machine: another one may not meet them
 
@@ -74,7 +75,8 @@ class Actor:
     ) -> dict[str, Any] | ManyHeadsError:
         """Make ready: all actors with the same beginning of the corpus, and with what one of them learned from it.
 
-        Returns the inputs of this process, which must be those of the others, and the words of the sums' basis.
+        Returns the inputs of this process, which must be those of the others, the words of the sums' basis, and how
+        many bytes a part has, kinds of tokens left out.
         """
 
         def begun() -> dict[str, Any]:
@@ -86,7 +88,9 @@ class Actor:
             inputs = self.request.inputs(texts, self.statistics)
             what = self.request
             basis = Basis.of(what.lm, inputs, self.statistics, self.learned, what.kinds, origin)
-            return {"inputs": inputs, "basis": basis.words()}
+            empty = RunningSums().begin(what.lm.spec.sites, len(self.statistics), (), False, ())
+            part_bytes = sum(tensor.nbytes for tensor in (empty.num, empty.den, empty.moments))
+            return {"inputs": inputs, "basis": basis.words(), "part_bytes": part_bytes}
 
         return _returned(begun)
 

@@ -53,6 +53,7 @@ from manyheads.measurement.corpus_run.worker import RunRequest
 ENGINES = {"ray": "manyheads.ray"}  # by name, the module of each
 TRAFFIC = 50e6  # bytes a second that the driver takes in: with more and larger parts, actors hand over more seldom
 PAIRED_BYTES = 100 << 20  # of a part: from here on actors add each other's sums first, in pairs
+SPREAD_SHARES = (5**0.5 - 1) / 2  # multiples of it, without their whole parts, lie evenly from 0 to 1
 MOST_MEMORY_DEATHS = 20  # in a row: then no other process gives the memory back
 LONGEST_PAUSE = 60.0  # seconds
 
@@ -170,6 +171,8 @@ class Driver:
         self._calls: dict[Hashable, tuple[Hashable, Work | None]] = {}
         self._queues: dict[Hashable, deque[Hashable]] = {}  # of each actor, its calls in order
         self._with_room: dict[Hashable, None] = {}  # actors that are up and have fewer than `ahead` calls, in order
+        self._first_share: dict[Hashable, float] = {}  # of an actor that has handed nothing over: which share of an age
+        self._num_started = 0
         self._since: dict[Hashable, float] = {}  # of each actor, since when the first of its calls may run
         self._starts: list[float] = []  # when actors are started in place of those that are gone
         self._again: deque[Work] = deque()
@@ -217,6 +220,8 @@ class Driver:
         self._begin_call = (self.cluster.share(head), whole, learned, self._texts, origin)
         words = self._answer_of_one("begin", *self._begin_call)
         self._inputs, self.basis = words["inputs"], Basis.read(words["basis"])
+        # Before the first part: else all would hand over at once, and wait for each other.
+        self._part_bytes = words.get("part_bytes", 0)
         if files is not None and self.folder is not None:
             if known is None:
                 files.begin(self._inputs, _facts(learned))
@@ -352,7 +357,7 @@ class Driver:
                 self._since[actor] = self.clock()
             # Of the first chunk an error is raised, as by one process: then it is the model, or a statistic.
             before = int(self.total.num_texts > 0 or self._read is None or chunk.number != self._read[0])
-            age = 0.0 if chunk.number in self._lost_chunks else self._age
+            age = 0.0 if chunk.number in self._lost_chunks else self._age_of(actor)
             begun = self.total.done.begun.get(chunk.number)
             self._call(actor, chunk, "measure", chunk, begun, before, age)
             del self._with_room[actor]
@@ -369,6 +374,14 @@ class Driver:
     def _age(self) -> float:
         """After how many seconds an actor hands over what it holds: the driver must keep up with all of them."""
         return max(self.every, len(self._held) * self._part_bytes / TRAFFIC)
+
+    def _age_of(self, actor: Hashable) -> float:
+        """The same of one actor: for the first time a share of it, another one for each.
+
+        They begin together, and would hand over together: the driver would take in a queue of parts, each actor would
+        wait for the end of it, and so on every time.
+        """
+        return self._age if self._age <= self.every else self._age * self._first_share.get(actor, 1.0)
 
     def _take(self) -> None:
         """Take the next answer of some actor; or end one that has been silent for too long."""
@@ -410,6 +423,7 @@ class Driver:
 
     def _count(self, actor: Hashable, data: bytes) -> None:
         """Add a part that an actor handed over; from now on it holds nothing."""
+        self._first_share.pop(actor, None)
         part, held = store.RunTotal.read(*store.unpacked(data)), self._held[actor]
         self._held[actor] = {}
         self.events["parts"] += 1
@@ -435,6 +449,7 @@ class Driver:
         lost = self._held.pop(actor, {})
         self._reported |= lost.keys()
         self._with_room.pop(actor, None)
+        self._first_share.pop(actor, None)
         chunks = [self._calls.pop(call)[1] for call in self._queues.pop(actor)]
         lost |= {chunk.number: chunk for chunk in chunks if chunk is not None}
         self._hand_out_again(lost)
@@ -510,6 +525,8 @@ class Driver:
         for _ in due:
             actor = self.cluster.start()
             self._held[actor], self._since[actor], self._queues[actor] = {}, now, deque()
+            self._num_started += 1
+            self._first_share[actor] = self._num_started * SPREAD_SHARES % 1
             self._call(actor, None, "begin", *self._begin_call)
 
     def _answer_of_one(self, method: str, *arguments: object) -> Any:

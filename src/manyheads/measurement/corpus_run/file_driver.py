@@ -90,7 +90,7 @@ class FileDriver(Driver):
                 if not self._queues[actor]:
                     self._since[actor] = self.clock()
                 before = int(self.total.num_texts > 0 or chunk.number != 0)
-                age = 0.0 if chunk.number in self._lost_chunks else self._age
+                age = 0.0 if chunk.number in self._lost_chunks else self._age_of(actor)
                 begun = self.total.done.begun.get(chunk.number)
                 # An actor that reads holds nothing of the corpus that the driver had read: the chunk is its address.
                 self._call(actor, chunk, "measure_of_file", chunk, begun, before, age)
