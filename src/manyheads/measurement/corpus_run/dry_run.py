@@ -48,8 +48,8 @@ MORE_PLACES = 4  # of the corpus that are looked at, besides its beginning
 class Forecast:
     """What a run over a corpus takes. Sizes in bytes, times in seconds; None: this cannot be known here.
 
-    `texts`, `tokens`, `passes`: those of the run; `counted` says that the texts were read whole to know them, else they
-    are in proportion to `seen_tokens`. A pass is one forward of at most 2,048 tokens and one pass over its maps.
+    `texts`, `tokens`, `passes`: those of the run; `counted` says that texts were counted, else they are in proportion;
+    so are tokens and passes, to `seen_tokens` of them. A pass is one forward of at most 2,048 tokens, and its maps.
     `processes` measure at once, each with the model. `seconds`: of them together, if each is as fast as this one was;
     `survey_seconds` come before, and loading the model. `memory_bytes`: the peak of one process, on a GPU of what the
     model and its batches take there, on a CPU of this whole process. `sums_bytes`: of a part; `kinds_bytes`: what may
@@ -80,6 +80,7 @@ class Forecast:
     def rows(self) -> list[tuple[str, str]]:
         """What it says, a line each: a name and words."""
         about = "" if self.counted else "about "
+        about_tokens = "" if self.tokens == self.seen_tokens else "about "
         unknown = "unknown: nobody says how much there is to read"
         several = f" with {self.processes:,} processes" if self.processes > 1 else ""
         speed = f"{self.tokens_per_second:,.0f} tokens a second on {self.device}"
@@ -87,7 +88,7 @@ class Forecast:
         kinds = f", and up to {gb(self.kinds_bytes)} of kinds of tokens" if self.kinds_bytes else ""
         rows = [
             ("texts", unknown if self.texts is None else f"{about}{self.texts:,}"),
-            ("tokens", unknown if self.tokens is None else f"{about}{self.tokens:,}"),
+            ("tokens", unknown if self.tokens is None else f"{about_tokens}{self.tokens:,}"),
             ("passes", unknown if self.passes is None else f"about {self.passes:,}, of up to {BATCH_TOKENS:,} tokens"),
             ("time", f"{took}, {speed}; before it {duration(self.survey_seconds)} for the survey"),
             ("memory", "unknown here" if self.memory_bytes is None else f"{gb(self.memory_bytes)} for each process"),
@@ -208,7 +209,7 @@ def forecast(
         num_texts if known else None,
         num_tokens,
         round(share * sum(len(chunked.batches) for chunked in seen)) if known else None,
-        is_whole,
+        is_whole or in_memory,
         seen_tokens,
         num_processes,
         share * seconds / num_processes if known else None,
