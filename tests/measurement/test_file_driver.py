@@ -100,6 +100,7 @@ def test_each_file_is_opened_once_and_by_one_actor(tmp_path, monkeypatch):
     assert [int(name[0]) for name in opened] == [2, 5, 0, 3, 4, 1], "the largest would be the last to end"
 
 
+@pytest.mark.slow
 def test_sums_are_those_of_the_file_shards_added(tmp_path, monkeypatch):
     patch_few_texts(monkeypatch)
     monkeypatch.setattr(chunks, "code_digest", lambda: "the code")
