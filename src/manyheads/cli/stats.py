@@ -280,17 +280,17 @@ def _measured(
 def show_forecasts(forecasts: Sequence[corpus_run.Forecast], as_json: bool) -> None:
     """What a run takes, for each reading. Errors: StatisticError with the reasons for which it would be refused."""
     if as_json:
-        emit_document({"forecasts": [told.to_dict() for told in forecasts]})
+        emit_document({"forecasts": [forecast.to_dict() for forecast in forecasts]})
     else:
         console = stdout_console()
-        for told in forecasts:
-            title = Text.assemble((clean(told.model), "bold"), f" · {clean(told.origin)} · nothing is measured yet")
+        for forecast in forecasts:
+            title = Text.assemble((clean(forecast.model), "bold"), f" · {clean(forecast.origin)} · nothing is measured yet")
             lines: list[Text] = []
-            for name, words in told.rows():
+            for name, words in forecast.rows():
                 lines += hanging(Text(f"{name:<9}", style="dim"), clean(words), console.width)
             print_sections([[title], lines], console)
-    for told in forecasts:
-        corpus_run.require_possible(told)
+    for forecast in forecasts:
+        corpus_run.require_possible(forecast)
 
 
 def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:

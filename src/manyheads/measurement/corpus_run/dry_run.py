@@ -330,7 +330,7 @@ def _processes(
     return num_processes, every
 
 
-def require_possible(told: Forecast) -> None:
+def require_possible(expected: Forecast) -> None:
     """Errors: StatisticError with the reasons for which the run would be refused."""
-    if told.refused:
-        raise StatisticError(" ".join(told.refused))
+    if expected.refused:
+        raise StatisticError(" ".join(expected.refused))
