@@ -284,7 +284,8 @@ def show_forecasts(forecasts: Sequence[corpus_run.Forecast], as_json: bool) -> N
     else:
         console = stdout_console()
         for forecast in forecasts:
-            title = Text.assemble((clean(forecast.model), "bold"), f" · {clean(forecast.origin)} · nothing is measured yet")
+            about = f" · {clean(forecast.origin)} · nothing is measured yet"
+            title = Text.assemble((clean(forecast.model), "bold"), about)
             lines: list[Text] = []
             for name, words in forecast.rows():
                 lines += hanging(Text(f"{name:<9}", style="dim"), clean(words), console.width)
