@@ -217,7 +217,7 @@ def simulated(
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--texts", type=int, default=2_000_000)
     parser.add_argument("--actors", type=int, default=1_024)
     parser.add_argument("--of-chunk", type=int, default=200, help="texts of a chunk")
