@@ -20,18 +20,18 @@ import os
 import socket
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from pickle import PicklingError
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from manyheads.base import Progress, first_line
-from manyheads.corpora import Corpus, as_corpus
+from manyheads.base import Progress, first_line, one_of
+from manyheads.corpora import DEALT, Corpus, as_corpus
 from manyheads.errors import EngineError, TextError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
@@ -39,9 +39,11 @@ from manyheads.measurement.corpus_run import (
     Actor,
     ActorLost,
     Driver,
+    FileDriver,
     HeadSums,
     RunRequest,
     Wanted,
+    require_files,
     require_read_again,
 )
 from manyheads.models import LoadedModel, Loading
@@ -62,11 +64,15 @@ class Engine:
     - address: of a cluster, "HOST:PORT", "ray://..." or "auto"; None: this machine's cores, or the cluster to which
       this process is connected already (`ray.init`).
     - actors: how many processes measure; None: one for each accelerator, or where there is none, for each core.
-    - gpus: accelerators of each, which may be a part of one; None: one where the cluster has some.
+    - gpus: accelerators of each, which may be a part of one; None: one where the cluster has some. With several, a
+      machine's, each actor loads the model with its layers spread over them (`load(device="auto")`).
     - cpus: cores of each, and torch's threads in it.
     - every: seconds after which an actor hands over its sums: what is measured again at most if it dies. Stretched
       where all of them would hand over more than 50 MB a second.
     - ahead: how many chunks an actor is given at a time.
+    - shard_by: "text": the driver reads the texts, and sends them. "file": each actor opens files of its own, which
+      must lie where all machines see them; the sums are those of shards by file (`Corpus.shard`), added. Where reading
+      takes as long as measuring, or the corpus is too large for one process; have several files for each actor.
     - deaths: how many actors may be lost with the same chunk before its texts are named, and the run ends.
     - patience: seconds without an answer after which an actor counts as hung, and is ended.
     - runtime_env: Ray's, for the actors.
@@ -80,6 +86,7 @@ class Engine:
     cpus: int = 1
     every: float = 30.0
     ahead: int = 2
+    shard_by: Literal["text", "file"] = "text"
     deaths: int = 3
     patience: float = 600.0
     runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -89,8 +96,11 @@ class Engine:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not value >= least):
                 raise EngineError(f"{name}={value!r}: give {least} or more.")
-        if self.gpus is not None and not 0 <= self.gpus <= 1:
-            raise EngineError(f"gpus={self.gpus!r}: an actor has one accelerator, or a part of one: give 0 to 1.")
+        if self.gpus is not None and not (0 <= self.gpus <= 1 or (self.gpus > 1 and self.gpus == int(self.gpus))):
+            raise EngineError(
+                f"gpus={self.gpus!r}: an actor has a part of an accelerator, or whole ones: give 0 to 1, or 2, 3, ..."
+            )
+        one_of("shard_by", self.shard_by, DEALT, EngineError, "is no way to deal out texts")
 
     def run(
         self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
@@ -103,6 +113,15 @@ class Engine:
         request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
                           reading=what.reading)  # fmt: skip
         return self._run(what.lm.loading or what.lm, request, corpus, what.survey, resume, progress)
+
+    def room(self, corpus: Corpus) -> int:
+        """How many actors would measure this corpus. Errors: EngineError; TextError where they could not read it."""
+        if self.shard_by == "file":
+            require_files(corpus)
+        ray = imported()
+        with self._connected(ray):
+            num_actors, _ = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
+        return min(num_actors, len(corpus.files)) if self.shard_by == "file" else num_actors
 
     def _run(
         self,
@@ -118,6 +137,8 @@ class Engine:
             require_read_again(corpus)  # before anything is started
         with self._connected(ray):
             num_actors, gpus = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
+            if gpus > 1:
+                model = spread(model)
             if isinstance(model, LoadedModel):
                 size = sum(weight.nbytes for weight in model.model.parameters()) / 1e6
                 log.warning("%s has no loading, so that all of it is sent to the actors: %.0f MB", model.name, size)
@@ -129,7 +150,7 @@ class Engine:
             }
             remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(RayActor)
             cluster = RayCluster(ray, lambda: remote.remote(model, request, self.cpus))
-            driver = Driver(
+            driver = (FileDriver if self.shard_by == "file" else Driver)(
                 cluster,
                 corpus,
                 num_actors,
@@ -205,6 +226,19 @@ class Engine:
                 f"actors={self.actors}: the cluster has room for {sum(rooms):.0f}. Ray would wait for more for ever."
             )
         return self.actors or int(sum(rooms)), gpus
+
+
+def spread(model: Callable[[], LoadedModel] | LoadedModel) -> Callable[[], LoadedModel]:
+    """The same model with its layers over all accelerators of an actor. Errors: EngineError for a model in hand.
+
+    A function that loads a model is called as it is: it has the actor's accelerators, and no others, in sight.
+    """
+    if isinstance(model, LoadedModel):
+        raise EngineError(
+            f"several accelerators an actor load the model once more, over all of them, and {model.name} is in hand: "
+            f"give a name, a folder, or a function that loads it with device_map='auto'."
+        )
+    return replace(model, device="auto") if isinstance(model, Loading) else model
 
 
 class RayActor(Actor):

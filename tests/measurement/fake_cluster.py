@@ -130,10 +130,11 @@ class FakeCluster:
         arguments = [self.result(x) if x in self.calls else x for x in arguments] if method == "absorb" else arguments
         chance, self.age[actor] = self.chance, self.age[actor] + 1
         self.seconds += 0.1
-        mortal = method in ("measure", "hand_over", "absorb", "begin")
+        mortal = method in ("measure", "measure_of_file", "hand_over", "absorb", "begin")
         if mortal and (self.draw.random() < chance.dies or self.age[actor] > chance.lives):
             self.dead.setdefault(actor, ActorLost("died before a call"))
-        if method == "measure" and (end := chance.poison(arguments[0].number)) and actor not in self.dead:
+        measures = method in ("measure", "measure_of_file")
+        if measures and (end := chance.poison(arguments[0].number)) and actor not in self.dead:
             if end == "hangs":
                 self.hung.add(actor)
                 return ActorLost("hung")
@@ -145,7 +146,7 @@ class FakeCluster:
         if actor in self.dead:
             return self.dead[actor]
         value = getattr(self.actors[actor], method)(*arguments)
-        if method == "measure" and self.draw.random() < chance.unavailable:
+        if measures and self.draw.random() < chance.unavailable:
             return ActorLost("unavailable for a moment")
         if mortal and self.draw.random() < chance.dies:
             self.dead[actor] = ActorLost("died before its answer arrived")

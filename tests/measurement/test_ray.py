@@ -17,9 +17,11 @@ import pytest
 
 import manyheads as mh
 from manyheads import ray as on_ray
-from manyheads.errors import EngineError, LostProcessError, StatisticError
+from manyheads.corpora import as_corpus
+from manyheads.errors import EngineError, LostProcessError, StatisticError, TextError
 from manyheads.machine import ALONE
 from manyheads.measurement.corpus_run import chunks
+from manyheads.models import Loading
 from manyheads.private_names import ray_on_loopback
 from manyheads.ray import NO_RETRIES, Engine
 from manyheads.statistics.defined import class_mass
@@ -63,7 +65,8 @@ def test_engine_that_is_none_and_one_that_cannot_be_used_here_is_refused(lm):
     refuses(EngineError, "there is no engine 'spark': give 'ray', or an Engine", mh.measure, lm, ["a"], engine="spark")
     for name, value in {"actors": 0, "cpus": 0, "ahead": 0, "deaths": 0, "every": -1.0, "patience": 0.0}.items():
         refuses(EngineError, rf"^{name}={value}: give [01] or more", Engine, **{name: value})
-    refuses(EngineError, "an actor has one accelerator, or a part of one", Engine, gpus=2.0)
+    refuses(EngineError, "gpus=1.5: an actor has a part of an accelerator, or whole ones", Engine, gpus=1.5)
+    refuses(EngineError, "shard_by='row' is no way to deal out texts: use one of text, file", Engine, shard_by="row")
 
 
 def test_address_that_does_not_answer_is_said():
@@ -155,6 +158,7 @@ def machines(*sizes):
         ([(16, 4), (16, 2)], Engine(), (6, 1.0)),
         ([(16, 4), (16, 2)], Engine(gpus=0.5, cpus=2), (12, 0.5)),
         ([(16, 4), (16, 2)], Engine(gpus=0.0, actors=20), (20, 0.0)),
+        ([(16, 5), (16, 2)], Engine(gpus=2.0), (3, 2.0)),
     ],
 )
 def test_number_of_actors_is_what_the_machines_have_room_for(nodes, engine, room):
@@ -168,6 +172,19 @@ def test_more_than_the_machines_have_is_refused_since_ray_would_wait_for_ever():
         (Engine(actors=7), [(16, 4), (16, 2)], "actors=7: the cluster has room for 6"),
     ):
         refuses(EngineError, message, engine._room, machines(*sizes))
+
+
+def test_several_accelerators_an_actor_load_the_model_over_all_of_them(lm):
+    """Ray shows an actor its own accelerators alone; no GPU is here, so the call is what is tried."""
+    assert on_ray.spread(Loading("minilm", device="cuda")) == Loading("minilm", device="auto")
+    assert on_ray.spread(mh.load) is mh.load
+    refuses(EngineError, "several accelerators an actor load the model once more, .* is in hand", on_ray.spread, lm)
+
+
+def test_texts_that_no_actor_could_read_for_itself_are_refused_before_ray(no_ray, lm):
+    refuses(TextError, "deals out the files of a corpus, and 1 texts has none", Engine(shard_by="file").room,
+            as_corpus(["a"]))  # fmt: skip
+    refuses(EngineError, "this needs Ray", Engine().room, as_corpus(["a"]))
 
 
 def test_engine_is_for_texts_and_brings_its_own_processes(lm):
@@ -287,6 +304,21 @@ def test_run_that_one_process_began_goes_on_with_ray(session, folders, monkeypat
     assert_near(got, mh.measure(lm, iter(texts), ["entropy"]))
     again = mh.measure(lm, texts, ["entropy"], resume=tmp_path)
     assert again.notes["resumed"].startswith("finished before") and (again["entropy"] == got["entropy"]).all()
+
+
+@pytest.mark.slow
+def test_actors_that_read_their_own_files_come_to_the_shards_by_file(session, folders, tmp_path):
+    lm, texts = mh.load(folders / "0", dtype="float64"), texts_of(90)
+    for index, begin in enumerate((0, 40, 55)):
+        (tmp_path / f"{index}.txt").write_text("\n".join(texts[begin : (40, 55, 90)[index]]))
+    corpus = mh.open_corpus(tmp_path, lines=True)
+    want = sum(mh.HeadSums(lm, NAMES).update(corpus.shard(index, 3, "file")) for index in range(3))
+    engine = Engine(actors=2, shard_by="file")
+    assert (engine.room(corpus), Engine(shard_by="file").room(corpus)) == (2, 2)
+    got = on_ray.measure(lm.loading, corpus, NAMES, engine=engine)
+    assert_same_tables(got.table(), want.table(), within=1e-12)
+    assert got.parts == {"0/3": 40, "1/3": 15, "2/3": 35}
+    assert_gone()
 
 
 def other_at_second(folders, mark):

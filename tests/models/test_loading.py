@@ -494,6 +494,26 @@ def test_weights_go_straight_to_an_accelerator_and_one_that_is_too_small_is_said
     assert [how.get("device_map") for how in options] == [{"": cuda}, None]
 
 
+def test_model_is_spread_over_all_accelerators_by_accelerate(bert, monkeypatch):
+    """Two GPUs are a stand-in here: what is tried is the call, and that nothing is moved after it."""
+    calls, real = [], transformers.BertModel.from_pretrained
+
+    def on_two_gpus(folder, **how):
+        calls.append(how.pop("device_map", None))
+        model, info = real(folder, **how)
+        if calls[-1]:
+            model.to = None  # a model that accelerate has laid out must not be moved
+        return model, info
+
+    monkeypatch.setattr(transformers.BertModel, "from_pretrained", on_two_gpus)
+    lm = load(bert, device="auto")
+    assert calls == ["auto"] and "on cpu, as asked" in lm.because
+    assert lm.loading is not None and lm.loading.device == "auto" and lm.weights_hash == load(bert).weights_hash
+    assert calls == ["auto", None]
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: None)  # no accelerate
+    refuses(ModelError, "device='auto' spreads a folder of safetensors .* install it", load, bert, device="auto")
+
+
 CHILD = """
 import sys, threading
 import manyheads as mh

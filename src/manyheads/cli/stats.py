@@ -88,6 +88,7 @@ LIST_HELP = "List the statistics that there are, or those of --statistics; with 
 FIRST_HELP = "A model: minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
 SECOND_HELP = "Another of the same shape, as another checkpoint of the same training."
 ROWS_HELP = "Compare at most so many rows of each text's maps. Default: all."
+DRY_RUN_HELP = "Measure four batches, and say what all would take and what would refuse it: time, memory, sums."
 LISTED = 10  # heads that are shown unless all are asked for
 
 
@@ -107,6 +108,7 @@ def stats(
     shard_by: ShardBy = "text",
     out: ShardOut = None,
     resume: ResumeFolder = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -120,7 +122,7 @@ def stats(
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
-    place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json, "--all": complete})
+    place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json and not dry_run, "--all": complete})
     request = requested_statistics(statistics)
     if show_list:
         if text or file is not None:
@@ -133,7 +135,10 @@ def stats(
     texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model, targets)
     check_statistics(request, texts)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    measured = _measured(talk, lm, texts, passages, request, origin, place, resume)
+    measured = _measured(talk, lm, texts, passages, request, origin, place, resume, dry_run)
+    if dry_run:
+        show_forecasts(measured, as_json)
+        return
     if out is not None:
         print_written(*save_sums(measured, out))
         return
@@ -215,6 +220,7 @@ def _measured(
     origin: str,
     place: Shard | None,
     resume: Path | None,
+    dry_run: bool,
 ) -> list[Any]:
     """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed.
 
@@ -226,6 +232,7 @@ def _measured(
     - `origin`: what the texts are called.
     - `place`: which shard is read; then there are sums in place of tables.
     - `resume`: the folder of a run that may be stopped.
+    - `dry_run`: then there are forecasts in place of tables.
     """
     # All import torch, for which --help is not to wait.
     from manyheads.statistics import Survey, choose, matches  # as above
@@ -248,8 +255,12 @@ def _measured(
         chosen: str | list[str] | Callable[[Survey], list[Statistic]],
         reading: str,
         progress: Progress,
-    ) -> HeadTable | corpus_run.HeadSums:
+    ) -> HeadTable | corpus_run.HeadSums | corpus_run.Forecast:
         folder = None if resume is None else resume / reading
+        if dry_run:
+            corpus = corpora.as_corpus(source)
+            of_place = corpus if place is None else corpus.shard(place.index, place.of, place.by)
+            return corpus_run.forecast(lm, of_place, chosen, resume=folder)
         if place is None:
             return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
@@ -264,6 +275,23 @@ def _measured(
         with talk.step(f"reading passages of {origin}") as progress:
             measured.append(read(passages, of_passages, "passages", progress))
     return measured
+
+
+def show_forecasts(forecasts: Sequence[corpus_run.Forecast], as_json: bool) -> None:
+    """What a run takes, for each reading. Errors: StatisticError with the reasons for which it would be refused."""
+    if as_json:
+        emit_document({"forecasts": [forecast.to_dict() for forecast in forecasts]})
+    else:
+        console = stdout_console()
+        for forecast in forecasts:
+            about = f" · {clean(forecast.origin)} · nothing is measured yet"
+            title = Text.assemble((clean(forecast.model), "bold"), about)
+            lines: list[Text] = []
+            for name, words in forecast.rows():
+                lines += hanging(Text(f"{name:<9}", style="dim"), clean(words), console.width)
+            print_sections([[title], lines], console)
+    for forecast in forecasts:
+        corpus_run.require_possible(forecast)
 
 
 def frame(tables: Sequence[HeadTable]) -> pd.DataFrame:

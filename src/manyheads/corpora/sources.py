@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from manyheads.base import one_of, plural
+from manyheads.base import no_access, one_of, plural
 from manyheads.corpora.corpus import Corpus
 from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
 from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
@@ -46,7 +46,39 @@ class Part:
     documents: Callable[[], Iterator[Document]]
     key: str
     size: int | None
+    source: Source | Dataset
     once: bool = False
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How files are read, whatever their kind: the options of `open_corpus`."""
+
+    lines: bool
+    field: str
+    unit: str
+
+    def part_of(self, source: Source | Dataset) -> Part:
+        """A source, named by its digest. Errors: FileAccessError."""
+        if isinstance(source, Dataset):
+            field = self.field
+            return Part(lambda: dataset_documents(source, field), f"{source.key} {field=}", None, source)
+        once = source.size is None
+        # A stream cannot be hashed without using it up: a random key keeps two readings of stdin apart.
+        digest = secrets.token_hex(16) if once else digest_of(source)
+        lines, field, unit = self.lines, self.field, self.unit
+        options = {"text": f"{lines=}", "jsonl": f"{field=}", "conllu": f"{unit=} of {PASSAGE_WORDS}"}
+        key = f"{source.name} {source.size} {digest} {source.kind} {options[source.kind]}"
+        return Part(partial(self.documents, source), key, source.size, source, once)
+
+    def documents(self, source: Source) -> Iterator[Document]:
+        """The texts of a file, from its beginning."""
+        lines = numbered_lines(source)
+        if source.kind == "jsonl":
+            return json_documents(lines, source.name, self.field)
+        if source.kind == "conllu":
+            return treebank_documents(lines, source.name, self.unit)
+        return (line_documents if self.lines else paragraph_documents)(lines, source.name)
 
 
 def open_corpus(
@@ -76,22 +108,7 @@ def open_corpus(
     if kind is not None:
         one_of("kind", kind, KINDS, TextError, "is no kind of text", ", or None: the ending tells")
     one_of("unit", unit, UNITS, TextError, "is no unit of treebanks")
-    options = {"text": f"{lines=}", "jsonl": f"{field=}", "conllu": f"{unit=} of {PASSAGE_WORDS}"}
-    readers: dict[str, Callable[[Iterator[Line], str], Iterator[Document]]] = {
-        "text": line_documents if lines else paragraph_documents,
-        "jsonl": lambda read, name: json_documents(read, name, field),
-        "conllu": lambda read, name: treebank_documents(read, name, unit),
-    }
-
-    def part_of(source: Source | Dataset) -> Part:
-        if isinstance(source, Dataset):
-            return Part(lambda: dataset_documents(source, field), f"{source.key} {field=}", None)
-        read, once = readers[source.kind], source.size is None
-        # A stream cannot be hashed without using it up: a random key keeps two readings of stdin apart.
-        digest = secrets.token_hex(16) if once else digest_of(source)
-        key = f"{source.name} {source.size} {digest} {source.kind} {options[source.kind]}"
-        return Part(lambda: read(numbered_lines(source), source.name), key, source.size, once)
-
+    how = Reader(lines, field, unit)
     all_sources: list[Source | Dataset] = []
     for name in names:
         if isinstance(name, str) and name.startswith(PREFIX):
@@ -101,7 +118,7 @@ def open_corpus(
     # Files of one name are called by their paths, so that a document says where it is.
     times = Counter(source.name for source in all_sources)
     parts = [
-        part_of(
+        how.part_of(
             replace(source, name=str(source.path))
             if isinstance(source, Source) and source.path is not None and times[source.name] > 1
             else source
@@ -130,10 +147,15 @@ def open_corpus(
     digest = hashlib.blake2b("\n".join(part.key for part in parts).encode(), digest_size=16).hexdigest()
     once = any(part.once for part in parts)
     again = None if once else partial(open_corpus, names, kind=kind, lines=lines, field=field, unit=unit)
+
+    def again_of(source: Source) -> Callable[[], Corpus]:
+        # By its whole path: another process may be at work in another folder.
+        return partial(_file_of, how, replace(source, path=source.path and source.path.absolute()))
+
     files = tuple(
-        Corpus(part.documents, source.name, part.key, part.size, again=again and partial(_file_of, again, index))
-        for index, (source, part) in enumerate(zip(all_sources, parts, strict=True))
-        if isinstance(source, Source) and not part.once
+        Corpus(part.documents, source.name, part.key, part.size, again=again_of(part.source))
+        for source, part in zip(all_sources, parts, strict=True)
+        if isinstance(part.source, Source) and not part.once
     )
     are_files = [name != STDIN and not (isinstance(name, str) and name.startswith(PREFIX)) for name in names]
     if len(names) > 1:
@@ -148,9 +170,14 @@ def open_corpus(
     return Corpus(open_anew, origin, digest, total, files if len(files) == len(parts) else (), again=again)
 
 
-def _file_of(again: Callable[[], Corpus], index: int) -> Corpus:
-    """One of a corpus's files: of the whole, in which files of one name are called by their paths."""
-    return again().files[index]
+def _file_of(how: Reader, source: Source) -> Corpus:
+    """One of a corpus' files, by its whole path: no other file is opened for it. Errors: FileAccessError."""
+    assert source.path is not None, "what can be read once has no files"
+    try:
+        part = how.part_of(replace(source, size=source.path.stat().st_size))
+    except OSError as error:
+        raise no_access("read", source.path, error) from error
+    return Corpus(part.documents, source.name, part.key, part.size, again=partial(_file_of, how, source))
 
 
 def paragraph_documents(lines: Iterable[Line], name: str) -> Iterator[Document]:

@@ -1,5 +1,6 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
 from .devices import NO_ACCELERATOR as NO_ACCELERATOR
+from .devices import PeakMemory as PeakMemory
 from .devices import choose_device as choose_device
 from .devices import devices_here as devices_here
 from .devices import dtypes_of as dtypes_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 
@@ -102,6 +103,34 @@ def free_bytes(device: torch.device) -> int | None:
     except _NOT_THERE:
         return None
     return free + unused
+
+
+class PeakMemory:
+    """The most memory that was taken since this was made: on an accelerator by torch, on a CPU by this whole process.
+
+    Its measure is the system's own, which begins anew with each of these (Linux).
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        try:
+            if device.type == "cpu":
+                Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is what is taken now
+            else:
+                torch.accelerator.reset_peak_memory_stats(device)
+        except (OSError, *_NOT_THERE):
+            pass  # the peak is then of all that this process has done
+
+    @property
+    def num_bytes(self) -> int | None:
+        """In bytes; None where nobody says."""
+        try:
+            if self.device.type != "cpu":
+                return torch.accelerator.max_memory_allocated(self.device)
+            with open("/proc/self/status", encoding="utf-8") as lines:
+                return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+        except (OSError, StopIteration, *_NOT_THERE):
+            return None
 
 
 def native_bf16() -> bool:

@@ -13,6 +13,11 @@ from .chunks import require_read_again as require_read_again
 from .driver import ActorLost as ActorLost
 from .driver import Driver as Driver
 from .driver import Engine as Engine
+from .dry_run import Forecast as Forecast
+from .dry_run import forecast as forecast
+from .dry_run import require_possible as require_possible
+from .file_driver import FileDriver as FileDriver
+from .file_driver import require_files as require_files
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole

@@ -16,10 +16,19 @@ from manyheads.errors import LostProcessError, ManyHeadsError
 from manyheads.inputs import require_reader
 from manyheads.measurement.corpus_run import store
 from manyheads.measurement.corpus_run.basis import Basis
-from manyheads.measurement.corpus_run.chunks import Chunk, StartFacts, learn, read_head
+from manyheads.measurement.corpus_run.chunks import (
+    Chunk,
+    FileChunk,
+    FileEnd,
+    FileReading,
+    StartFacts,
+    learn,
+    read_head,
+)
 from manyheads.measurement.corpus_run.worker import RunRequest, Worker
 from manyheads.models import LoadedModel
 from manyheads.statistics import Statistic, Survey
+from manyheads.statistics.sums import RunningSums
 
 PASSING = (OSError, MemoryError, LostProcessError)  # of this process or machine: another one may not meet them
 
@@ -44,6 +53,7 @@ class Actor:
 
     def _begin(self, clock: Callable[[], float]) -> None:
         self.clock, self.total, self.since = clock, store.RunTotal(), clock()
+        self.reading: FileReading | None = None
 
     @cached_property
     def request(self) -> RunRequest:
@@ -70,7 +80,8 @@ class Actor:
     ) -> dict[str, Any] | ManyHeadsError:
         """Make ready: all actors with the same beginning of the corpus, and with what one of them learned from it.
 
-        Returns the inputs of this process, which must be those of the others, and the words of the sums' basis.
+        Returns the inputs of this process, which must be those of the others, the words of the sums' basis, and how
+        many bytes a part has, kinds of tokens left out.
         """
 
         def begun() -> dict[str, Any]:
@@ -82,7 +93,9 @@ class Actor:
             inputs = self.request.inputs(texts, self.statistics)
             what = self.request
             basis = Basis.of(what.lm, inputs, self.statistics, self.learned, what.kinds, origin)
-            return {"inputs": inputs, "basis": basis.words()}
+            empty = RunningSums().begin(what.lm.spec.sites, len(self.statistics), (), False, ())
+            part_bytes = sum(tensor.nbytes for tensor in (empty.num, empty.den, empty.moments))
+            return {"inputs": inputs, "basis": basis.words(), "part_bytes": part_bytes}
 
         return _returned(begun)
 
@@ -98,6 +111,26 @@ class Actor:
         def measured() -> bytes | None:
             self.add(chunk, store.Done({} if begun is None else {chunk.number: begun}), before)
             return self.hand_over() if self.clock() - self.since >= age else None
+
+        return _returned(measured)
+
+    def measure_of_file(
+        self, chunk: FileChunk, begun: tuple[int, set[int]] | None, before: int, age: float
+    ) -> tuple[tuple[int, int] | FileEnd, bytes | None] | ManyHeadsError:
+        """Read a chunk of a file, and measure it as `measure` does.
+
+        Returns how many texts it has and how much of the file it is, or that the file has no such chunk; and sums.
+        """
+
+        def measured() -> tuple[tuple[int, int] | FileEnd, bytes | None]:
+            if self.reading is None or not self.reading.can_read(chunk):
+                self.reading = FileReading(chunk)
+            read = self.reading.read(chunk.index)
+            if isinstance(read, FileEnd):
+                return read, None
+            self.add(read, store.Done({} if begun is None else {chunk.number: begun}), before)
+            outcome = read.num_texts, read.size
+            return outcome, self.hand_over() if self.clock() - self.since >= age else None
 
         return _returned(measured)
 

@@ -26,6 +26,7 @@ from manyheads.texts import Sinks
 
 ALWAYS_NOTED = ("model", "loaded", "corpus", "surveyed", "rarity", "sinks")
 ANY = "as they were given"  # in place of a corpus and its shard, where sums are of whatever texts came
+ALL_FILES = "all"  # in place of a shard's number, where one run had the file shards of a corpus
 NAMED_SHARDS = 12  # of those that are missing, the first so many are named
 
 
@@ -106,7 +107,9 @@ class Basis:
             raise LookupError(lacking[0])
         shard = inputs.get("shard", ANY)
         # Shards that are missing are listed one by one.
-        if shard != ANY and not (re.match(r"\d{1,7} of \d{1,7} by ", shard) and int(shard.split()[2]) <= MOST):
+        if shard != ANY and not (
+            re.match(rf"(\d{{1,7}}|{ALL_FILES}) of \d{{1,7}} by ", shard) and int(shard.split()[2]) <= MOST
+        ):
             raise ValueError(f"no shard is {shard[:40]!r}")
         return Basis(inputs, statistics, sinks, notes, None if positions is None else int(positions))
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib.resources import as_file, files
 from itertools import chain
@@ -71,8 +71,20 @@ class Chunk:
     step: int = 1
 
     @property
+    def num_texts(self) -> int:
+        return len(self.documents)
+
+    @property
     def end_at(self) -> int:
         return max(self.begin_at, self.documents[-1].at)
+
+    @property
+    def size(self) -> int:
+        """How much of the corpus it is, in its own units."""
+        return self.end_at - self.begin_at
+
+    def __str__(self) -> str:
+        return f"{self.documents[0].name} to {self.documents[-1].name}"
 
 
 def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
@@ -96,6 +108,65 @@ def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[C
 
 
 @dataclass(frozen=True, eq=False)
+class FileChunk:
+    """A chunk that is read by the actor which measures it. `again` opens its file; `place` is the file's shard.
+
+    `num_texts`, and how much of the file it is (`size`), are known once it is measured.
+    """
+
+    number: int
+    place: Shard
+    again: Callable[[], Corpus] = field(repr=False)
+    name: str = ""
+    num_texts: int = 0
+    size: int = 0
+
+    @property
+    def index(self) -> int:
+        """Its number in its file."""
+        return self.number - (self.place.index << SHARD_BITS)
+
+    def __str__(self) -> str:
+        return f"chunk {self.index:,} of file {self.name}"
+
+
+Work = Chunk | FileChunk  # what an actor is given to measure
+
+
+@dataclass(frozen=True)
+class FileEnd:
+    """What an actor answers in place of a measured chunk that there is not: how many chunks and texts the file has."""
+
+    num_chunks: int
+    num_texts: int
+
+
+@dataclass(eq=False)
+class FileReading:
+    """One file, open in an actor. It is read in order; a chunk before the last one needs another reading."""
+
+    chunk: FileChunk
+    chunks: Iterator[Chunk] = field(init=False)
+    next: int = 0  # the number in the file of the chunk that is read next
+    num_texts: int = 0
+
+    def __post_init__(self) -> None:
+        self.chunks = chunks_of(self.chunk.again().open(), self.chunk.place)
+
+    def can_read(self, chunk: FileChunk) -> bool:
+        """Whether this is its file, and it is not read past it."""
+        return self.chunk.place == chunk.place and self.next <= chunk.index
+
+    def read(self, index: int) -> Chunk | FileEnd:
+        """The chunk of this number in the file; those before it are read and dropped."""
+        for chunk in self.chunks:
+            self.next, self.num_texts = self.next + 1, self.num_texts + chunk.num_texts
+            if self.next > index:
+                return chunk
+        return FileEnd(self.next, self.num_texts)
+
+
+@dataclass(frozen=True, eq=False)
 class Chunked:
     """A chunk, tokenised: a reading of what can be measured, its batches, and texts that cannot be read.
 
@@ -115,7 +186,7 @@ class Chunked:
     @property
     def texts(self) -> int:
         """How many there are, readable or not."""
-        return len(self.chunk.documents)
+        return self.chunk.num_texts
 
     @cached_property
     def batches(self) -> list[list[int]]:

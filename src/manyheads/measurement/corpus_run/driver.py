@@ -41,6 +41,7 @@ from manyheads.measurement.corpus_run.basis import Basis
 from manyheads.measurement.corpus_run.chunks import (
     Chunk,
     StartFacts,
+    Work,
     chunks_of,
     differences,
     require_read_again,
@@ -52,6 +53,7 @@ from manyheads.measurement.corpus_run.worker import RunRequest
 ENGINES = {"ray": "manyheads.ray"}  # by name, the module of each
 TRAFFIC = 50e6  # bytes a second that the driver takes in: with more and larger parts, actors hand over more seldom
 PAIRED_BYTES = 100 << 20  # of a part: from here on actors add each other's sums first, in pairs
+SPREAD_SHARES = (5**0.5 - 1) / 2  # multiples of it, without their whole parts, lie evenly from 0 to 1
 MOST_MEMORY_DEATHS = 20  # in a row: then no other process gives the memory back
 LONGEST_PAUSE = 60.0  # seconds
 
@@ -101,6 +103,15 @@ class Cluster(Protocol):
 @runtime_checkable
 class Engine(Protocol):
     """What runs over a corpus in processes of its own, on one machine or many (`manyheads.ray.Engine`)."""
+
+    @property
+    def every(self) -> float:
+        """Seconds after which a process hands over its sums."""
+        ...
+
+    def room(self, corpus: Corpus) -> int:
+        """How many processes would measure this corpus. Errors: EngineError; TextError where they could not read it."""
+        ...
 
     def run(
         self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
@@ -156,13 +167,15 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._add: Callable[[store.RunTotal], None] = self.total.add
-        self._held: dict[Hashable, dict[int, Chunk]] = {}  # of each actor, what is in its sums
-        self._calls: dict[Hashable, tuple[Hashable, Chunk | None]] = {}
+        self._held: dict[Hashable, dict[int, Work]] = {}  # of each actor, what is in its sums
+        self._calls: dict[Hashable, tuple[Hashable, Work | None]] = {}
         self._queues: dict[Hashable, deque[Hashable]] = {}  # of each actor, its calls in order
         self._with_room: dict[Hashable, None] = {}  # actors that are up and have fewer than `ahead` calls, in order
+        self._first_share: dict[Hashable, float] = {}  # of an actor that has handed nothing over: which share of an age
+        self._num_started = 0
         self._since: dict[Hashable, float] = {}  # of each actor, since when the first of its calls may run
         self._starts: list[float] = []  # when actors are started in place of those that are gone
-        self._again: deque[Chunk] = deque()
+        self._again: deque[Work] = deque()
         self._lost_chunks: set[int] = set()  # those that were handed out again, until they are counted
         self._reported: set[int] = set()  # those of them that were measured before
         self._deaths_with: Counter[int] = Counter()  # by chunk
@@ -199,14 +212,16 @@ class Driver:
         if self.folder is not None:
             files = stack.enter_context(store.RunFolder.opened(self.folder))
             known = files.begun()
-        surveyed = self.survey or self.corpus.whole
+        surveyed = self._surveyed
         head, rest, whole, learned = self._learned(
             chunks_of((surveyed or self.corpus).open()), None if known is None else known[1]
         )
         origin = (self.corpus.whole or self.corpus).origin
-        self._begin_call = (self.cluster.share(head), whole, learned, texts_of(self.corpus), origin)
+        self._begin_call = (self.cluster.share(head), whole, learned, self._texts, origin)
         words = self._answer_of_one("begin", *self._begin_call)
         self._inputs, self.basis = words["inputs"], Basis.read(words["basis"])
+        # Before the first part: else all would hand over at once, and wait for each other.
+        self._part_bytes = words.get("part_bytes", 0)
         if files is not None and self.folder is not None:
             if known is None:
                 files.begin(self._inputs, _facts(learned))
@@ -224,7 +239,7 @@ class Driver:
         if not self.total.num_texts and place == WHOLE:
             reasons = str(self.total.failures).rstrip(".")
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
-        self.total.parts = {str(place): self.total.counts.get("texts", 0)}
+        self.total.parts = self._parts
         if files is not None:
             files.finish(self.total, self.basis)
         lost, again = self.events["lost"], plural(self.events["again"], "chunk")
@@ -268,19 +283,56 @@ class Driver:
             self._start_due()
             exhausted = self._give(queue) or exhausted
             # An actor that is not up yet is not waited for: there may be no room for it.
-            if exhausted and not self._again and all(chunk is None for _, chunk in self._calls.values()):
+            if self._has_given_all(exhausted) and all(chunk is None for _, chunk in self._calls.values()):
                 if not self._collect():
                     break
             elif self._calls:
                 self._take()
             else:
                 self.sleep(max(0.0, min(self._starts) - self.clock()))
-        done = self.total.done
-        if self._read is not None and (done.begun or [(first, stop) for first, stop, _ in done.whole] != [self._read]):
+        done, ranges = self.total.done, self._ranges
+        if done.begun or [(first, stop) for first, stop, _ in done.whole] != ranges:
             raise LostProcessError(
-                f"of chunks {self._read[0]} to {self._read[1] - 1} of {self.corpus.origin}, not all were handed over: "
+                f"of chunks {ranges[0][0]} to {ranges[-1][1] - 1} of {self.corpus.origin}, not all were handed over: "
                 f"the engine repeats calls, or loses them without a word."
             )
+
+    # What another way to read the corpus decides for itself (`file_driver`): these seven.
+
+    @property
+    def _surveyed(self) -> Corpus | None:
+        """Whose beginning is surveyed, where what is measured is not what follows it."""
+        return self.survey or self.corpus.whole
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        """The inputs that say which texts are measured, and how they are dealt out."""
+        return texts_of(self.corpus)
+
+    @property
+    def _parts(self) -> dict[str, int]:
+        """What is whole in the sums, and of how many texts."""
+        return {str(self.corpus.place or WHOLE): self.total.counts.get("texts", 0)}
+
+    @property
+    def _ranges(self) -> list[tuple[int, int]]:
+        """All chunks that there are, as ranges."""
+        return [] if self._read is None else [self._read]
+
+    def _has_given_all(self, exhausted: bool) -> bool:
+        """Whether no chunk is left to hand out. `exhausted`: whether `_give` has come to the end of the corpus."""
+        return exhausted and not self._again
+
+    def _queue_again(self, chunks: Sequence[Work]) -> None:
+        """Hand these out before others."""
+        self._again.extend(chunks)
+
+    def _was_measured(self, actor: Hashable, chunk: Work, answer: Any) -> None:
+        """A chunk is in an actor's sums; the answer is what it hands over, or None."""
+        self._held[actor][chunk.number] = chunk
+        self._report(chunk)
+        if answer is not None:
+            self._count(actor, answer)
 
     def _queue(self, stream: Iterator[Chunk]) -> Iterator[Chunk]:
         """The chunks that no earlier run has measured, as they are read."""
@@ -305,7 +357,7 @@ class Driver:
                 self._since[actor] = self.clock()
             # Of the first chunk an error is raised, as by one process: then it is the model, or a statistic.
             before = int(self.total.num_texts > 0 or self._read is None or chunk.number != self._read[0])
-            age = 0.0 if chunk.number in self._lost_chunks else self._age
+            age = 0.0 if chunk.number in self._lost_chunks else self._age_of(actor)
             begun = self.total.done.begun.get(chunk.number)
             self._call(actor, chunk, "measure", chunk, begun, before, age)
             del self._with_room[actor]
@@ -313,7 +365,7 @@ class Driver:
                 self._with_room[actor] = None  # behind the others: each has one chunk before any has two
         return False
 
-    def _call(self, actor: Hashable, chunk: Chunk | None, method: str, *arguments: object) -> None:
+    def _call(self, actor: Hashable, chunk: Work | None, method: str, *arguments: object) -> None:
         call = self.cluster.call(actor, method, *arguments)
         self._calls[call] = actor, chunk
         self._queues[actor].append(call)
@@ -322,6 +374,14 @@ class Driver:
     def _age(self) -> float:
         """After how many seconds an actor hands over what it holds: the driver must keep up with all of them."""
         return max(self.every, len(self._held) * self._part_bytes / TRAFFIC)
+
+    def _age_of(self, actor: Hashable) -> float:
+        """The same of one actor: for the first time a share of it, another one for each.
+
+        They begin together, and would hand over together: the driver would take in a queue of parts, each actor would
+        wait for the end of it, and so on every time.
+        """
+        return self._age if self._age <= self.every else self._age * self._first_share.get(actor, 1.0)
 
     def _take(self) -> None:
         """Take the next answer of some actor; or end one that has been silent for too long."""
@@ -346,10 +406,7 @@ class Driver:
             return
         self._slowest = max(self._slowest, self.clock() - self._since[actor])
         self._since[actor], self._memory_deaths = self.clock(), 0
-        self._held[actor][chunk.number] = chunk
-        self._report(chunk)
-        if answer is not None:
-            self._count(actor, answer)
+        self._was_measured(actor, chunk, answer)
 
     def _end_hung(self) -> None:
         """End actors that have been silent for too long. One that is not up yet may wait for room."""
@@ -366,6 +423,7 @@ class Driver:
 
     def _count(self, actor: Hashable, data: bytes) -> None:
         """Add a part that an actor handed over; from now on it holds nothing."""
+        self._first_share.pop(actor, None)
         part, held = store.RunTotal.read(*store.unpacked(data)), self._held[actor]
         self._held[actor] = {}
         self.events["parts"] += 1
@@ -391,6 +449,7 @@ class Driver:
         lost = self._held.pop(actor, {})
         self._reported |= lost.keys()
         self._with_room.pop(actor, None)
+        self._first_share.pop(actor, None)
         chunks = [self._calls.pop(call)[1] for call in self._queues.pop(actor)]
         lost |= {chunk.number: chunk for chunk in chunks if chunk is not None}
         self._hand_out_again(lost)
@@ -401,9 +460,8 @@ class Driver:
         elif chunks and (running := chunks[0]) is not None:
             self._deaths_with[running.number] += 1
             if self._deaths_with[running.number] >= self.deaths:
-                first, last = running.documents[0].name, running.documents[-1].name
                 raise LostProcessError(
-                    f"{self.deaths} actors were lost with the same texts, {first} to {last} of {self.corpus.origin} "
+                    f"{self.deaths} actors were lost with the same texts, {running} of {self.corpus.origin} "
                     f"({error}): measure them by themselves to see why, or leave them out."
                 ) from error
         elif chunks:
@@ -425,9 +483,9 @@ class Driver:
             ) from error
         return min(LONGEST_PAUSE, 2.0**self._memory_deaths)
 
-    def _hand_out_again(self, chunks: Mapping[int, Chunk]) -> None:
+    def _hand_out_again(self, chunks: Mapping[int, Work]) -> None:
         self._lost_chunks |= chunks.keys()
-        self._again.extend(chunk for _, chunk in sorted(chunks.items()))
+        self._queue_again([chunk for _, chunk in sorted(chunks.items())])
         self.events["again"] += len(chunks)
 
     def _collect(self) -> bool:
@@ -471,6 +529,8 @@ class Driver:
         for _ in due:
             actor = self.cluster.start()
             self._held[actor], self._since[actor], self._queues[actor] = {}, now, deque()
+            self._num_started += 1
+            self._first_share[actor] = self._num_started * SPREAD_SHARES % 1
             self._call(actor, None, "begin", *self._begin_call)
 
     def _answer_of_one(self, method: str, *arguments: object) -> Any:
@@ -527,13 +587,13 @@ class Driver:
     @property
     def num_texts_held(self) -> int:
         """Texts that are measured, and in actors' sums alone."""
-        return sum(len(chunk.documents) for chunks in self._held.values() for chunk in chunks.values())
+        return sum(chunk.num_texts for chunks in self._held.values() for chunk in chunks.values())
 
-    def _report(self, chunk: Chunk) -> None:
+    def _report(self, chunk: Work) -> None:
         """How far reading has come, in the corpus' own units: a chunk counts when it is measured for the first time."""
         if chunk.number in self._reported:
             return
-        self._read_to += chunk.end_at - chunk.begin_at
+        self._read_to += chunk.size
         if self.progress is not None:
             self.progress(self._read_to, self.corpus.total)
 

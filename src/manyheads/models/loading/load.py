@@ -36,8 +36,8 @@ from manyheads.machine import choose_device, plain, require_dtype, untested_here
 from manyheads.models.describe import describe, max_positions_of
 from manyheads.models.loading.bundled import BUNDLED
 from manyheads.models.loading.checkpoints import find_checkpoint, quietly
-from manyheads.models.loading.offloaded import device_of, whole_weight
-from manyheads.models.loading.pretrained import build, class_for, processor_beside, reader_beside
+from manyheads.models.loading.offloaded import device_of, devices_of, whole_weight
+from manyheads.models.loading.pretrained import SPREAD, build, class_for, processor_beside, reader_beside
 from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.spec import ModelSpec
 
@@ -261,7 +261,8 @@ def load(
     - `processor`: transformers' own image processor or feature extractor, likewise, for a model of pictures or sounds.
     - `name`: what recordings, tables and messages call a module in hand; None: where it was loaded from, else its
       class.
-    - `device`: None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU.
+    - `device`: None: what MANYHEADS_DEVICE says, else the accelerator where there is one, else the CPU. "auto": layers
+      over all accelerators that are here, by the library accelerate.
     - `dtype`: "float32", "bf16", torch.float16 ...; None: the checkpoint's own.
     - `revision`: a hub model's branch, tag or commit.
     - `trust_remote_code`: run the Python files that come with a checkpoint. Never unless you say so.
@@ -285,14 +286,15 @@ def load(
     if name is not None:
         raise ModelError(f"{name=} is for a model in hand, and {what!r} has a name of its own. Leave it out.")
     readers = tokenizer, processor
-    place, why_there = choose_device(device)
+    is_spread = device == SPREAD
+    place, why_there = choose_device(None if is_spread else device)
     kind = None if dtype is None else weights_dtype(dtype, place)
     with quietly():
         checkpoint = find_checkpoint(what, revision=revision, code=trust_remote_code)
         cls, why = class_for(checkpoint, trust_remote_code)
         with warnings.catch_warnings():  # not around imports: the filters that a library adds on import should stay
             warnings.simplefilter("ignore")
-            model, remarks = build(cls, checkpoint, place, kind, attn_implementation, trust_remote_code)
+            model, remarks = build(cls, checkpoint, place, kind, attn_implementation, trust_remote_code, is_spread)
             if tokenizer is None:
                 tokenizer, more = reader_beside(model, checkpoint, trust_remote_code)
                 remarks += more
@@ -316,7 +318,7 @@ def load(
     because = [
         f"{type(model).__name__}, {why}",
         f"{plain(model.dtype)}, {'as asked' if kind else dtype_from}",
-        f"on {place}, {why_there}",
+        f"on {few(devices_of(model))}, as asked" if is_spread else f"on {place}, {why_there}",
         f"attention by {attention}, {'as asked' if attn_implementation else 'the choice of transformers'}",
         *private_names.left_out_by_attention(model),
         *remarks,

@@ -29,6 +29,11 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device(next((device for device in devices if device is not None), "cpu"))
 
 
+def devices_of(model: nn.Module) -> list[str]:
+    """All devices that hold some of its weights, in order of its modules."""
+    return list(dict.fromkeys(str(parameter.device) for parameter in model.parameters()))
+
+
 def read_weight(module: nn.Module) -> object:
     """`module.weight`, None where there is none. Reading it changes nothing, also in a model that trains.
 

@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 
+SPREAD = "auto"  # in place of a device: all that are here
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 TOKENIZER_FILES = re.compile(r"tokenizer|vocab|merges|.*(spm|piece|bpe).*\.model", re.IGNORECASE)
 _TRUST = "If you trust it, read that code, then pass trust_remote_code=True to run it."
@@ -91,10 +92,12 @@ def build(
     dtype: torch.dtype | None,
     attention: str | None,
     trust: bool,
+    is_spread: bool = False,
 ) -> tuple[Any, list[str]]:
     """The model with its weights on a device, in eval mode, and remarks about weights left over or not needed.
 
-    Weights go from their files to the device one by one, so that each exists once.
+    Weights go from their files to the device one by one, so that each exists once. `is_spread`: to all accelerators
+    that are here instead, layer by layer.
 
     Errors: ModelError where the weights are damaged, missing or misshapen, or the model is another than was asked for.
     """
@@ -103,7 +106,14 @@ def build(
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     # Of transformers' two ways to a device, this one passes no weight through this machine's memory; it needs
     # accelerate. Without it the model is made here, and each weight is dropped here as it arrives there.
-    if device.type != "cpu" and find_spec("accelerate") is not None:
+    if is_spread:
+        if find_spec("accelerate") is None or checkpoint.gguf is not None or is_compact(checkpoint.folder):
+            raise ModelError(
+                f"device={SPREAD!r} spreads a folder of safetensors over several devices by the library accelerate: "
+                f"install it (pip install accelerate), and name a checkpoint that is neither GGUF nor compact."
+            )
+        options["device_map"] = SPREAD
+    elif device.type != "cpu" and find_spec("accelerate") is not None:
         options["device_map"] = {"": device}
     try:
         if checkpoint.gguf is not None:
@@ -122,7 +132,7 @@ def build(
             ignore_mismatched_sizes=True,  # so that they come back to us, named, and are refused below
             **options,
         )
-        model = model.to(device)
+        model = model if is_spread else model.to(device)
     except torch.OutOfMemoryError as error:
         num_bytes = sum((checkpoint.folder / shard).stat().st_size for shard in checkpoint.shards)
         free = free_bytes(device)
