@@ -21,9 +21,9 @@ import torch
 import manyheads as mh
 from manyheads.cards import Card, Fact, Section, TextMap, cards, require_writable, write_cards
 from manyheads.cards import card as card_of
-from manyheads.cards.evidence import Loss
+from manyheads.cards.evidence import Loss, Measured
 from manyheads.cards.remembered import NOTE, folder_of
-from manyheads.cards.sentence import Clause, clauses_of, sentence_of
+from manyheads.cards.sentence import Clause, clauses_of, loss_fact, sentence_of
 from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
 from manyheads.cli.main import main
@@ -83,14 +83,16 @@ def test_numbers_of_a_card_are_those_of_the_calls_that_it_names(small, monkeypat
 def assert_numbers(lm, card, corpora, texts):
     """The numbers of a card against the library's calls, run anew."""
     head, close = str(card.head), {"rel": 1e-3, "abs": 2e-6}
-    alone = mh.effect(lm, mh.Ablate(head), texts)
-    lost = card["lost"].facts[0]
+    lost, command = card["lost"].facts[0], card["lost"].command
+    if len(lm.spec.heads.heads) > 100:
+        assert command == f"mh.effect(lm, mh.Ablate('{head}'), reading_of(lm).spread(24))"
+        alone = eval(command, {"mh": mh, "reading_of": reading_of, "lm": lm})
+    else:
+        assert command == f"manyheads ablate {head} --model {lm.name}"
+        alone = mh.effect(lm, mh.Ablate(head), texts)
     assert lost.value == pytest.approx(alone.change, **close) and card.loss == lost.value
     assert (lost.low, lost.high) == pytest.approx((alone.low, alone.high), **close)
-    assert (
-        lost.words.startswith(verdict(alone).words)
-        and card["lost"].command == f"manyheads ablate {head} --model {lm.name}"
-    )
+    assert lost.words.startswith(verdict(alone).words)
     roles = find_roles(lm, corpora[0], passages=corpora[1], examples=0)
     claims = {claim.role: claim for claim in roles.claims[roles.head_place(head)]}
     assert card["looks"].facts
@@ -106,6 +108,11 @@ def assert_numbers(lm, card, corpora, texts):
     for name, own, other in (("listens", "reader", "writer"), ("heard", "writer", "reader")):
         best = composition[composition[own] == head].groupby(other)["z"].max().sort_values(ascending=False)
         facts = card[name].facts
+        if facts:
+            links = eval(card[name].command, {"mh": mh, "lm": lm})
+            assert {(one.label, one.value) for one in facts} <= {
+                (str(getattr(link, other)), float(f"{link.z:.6g}")) for link in links
+            }
         assert [one.head for one in facts] == best.index[: len(facts)].tolist() and len(facts) == min(4, len(best))
         assert [one.value for one in facts] == pytest.approx(best.tolist()[: len(facts)], rel=1e-5)
     nearest = head_families(lm, texts).nearest(head, 4)
@@ -213,7 +220,7 @@ def measured(label, claims=(), losses=None, probes=None):
         lm=SimpleNamespace(name="some"),
         labels=SimpleNamespace(role_of=lambda head: label),
         roles=SimpleNamespace(of_head=lambda head: of_head, claims=[claims], head_place=lambda head: 0),
-        probes=probes or {}, losses=losses or {},
+        probes=probes or {}, losses=losses or {}, num_texts=64,
     )  # fmt: skip
 
 
@@ -299,6 +306,29 @@ def test_cards_are_remembered_and_damaged_ones_made_again(small, monkeypatch, tm
     monkeypatch.setenv("MANYHEADS_CACHE", str(file / "below-a-file"))
     (made,) = cards(lm, "L0H1")
     assert made.notes[NOTE].startswith("measured now, and not remembered: ")
+
+
+def test_losses_of_many_heads_rest_on_few_texts_and_say_so_and_are_remembered(small, monkeypatch, tmp_path):
+    lm, head = small[0], Head("", 0, 1)
+    shorten(monkeypatch)
+    monkeypatch.setattr("manyheads.cards.evidence.Runner.many_heads", 17)
+    monkeypatch.setattr("manyheads.cards.evidence.FEW_TEXTS", 3)
+    losses = Measured(lm, [head], folder=tmp_path).losses
+    command = loss_fact(Measured(lm), head, losses[head]).command
+    assert command == "mh.effect(lm, mh.Ablate('L0H1'), reading_of(lm).spread(3))"
+    alone = eval(command, {"mh": mh, "reading_of": short_readings(PAGES), "lm": lm})
+    assert alone.num_texts == 3 and losses[head].change == pytest.approx(alone.change, rel=1e-3, abs=2e-6)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Measured, "_losses", lambda *args: pytest.fail("measured again"))
+        assert Measured(lm, [head], folder=tmp_path).losses == losses
+    for damaged in (b"", b"no gzip", whole[:20], whole[:-12] + b"x" * 12, gzip.compress(b"[1]"), gzip.compress(b"{")):
+        file.write_bytes(damaged)
+        with monkeypatch.context() as patch:
+            patch.setattr(Measured, "_losses", lambda *args: losses)
+            assert Measured(lm, [head], folder=tmp_path).losses == losses
+        assert file.read_bytes() == whole
 
 
 # ------------------------------------------------------------------------------------------------------------- the site

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from manyheads.cards.evidence import Loss, Measured
+from manyheads.cards.evidence import TEXTS, Loss, Measured
 from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
 from manyheads.roles import Claim, HeadRole, failing
@@ -168,7 +168,10 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
 
 def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
     """What is lost, as a line of a table."""
+    command = f"manyheads ablate {head} --model {measured.lm.name}"
+    if measured.num_texts != TEXTS:  # the command reads as many
+        command = f"mh.effect(lm, mh.Ablate({str(head)!r}), reading_of(lm).spread({measured.num_texts}))"
     return Fact(
         "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
-        words=loss.words, command=f"manyheads ablate {head} --model {measured.lm.name}",
+        words=loss.words, command=command,
     )  # fmt: skip
