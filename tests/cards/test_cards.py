@@ -323,7 +323,8 @@ def test_losses_of_many_heads_rest_on_few_texts_and_say_so_and_are_remembered(sm
     with monkeypatch.context() as patch:
         patch.setattr(Measured, "_losses", lambda *args: pytest.fail("measured again"))
         assert Measured(lm, [head], folder=tmp_path).losses == losses
-    for damaged in (b"", b"no gzip", whole[:20], whole[:-12] + b"x" * 12, gzip.compress(b"[1]"), gzip.compress(b"{")):
+    torn = (b"", b"no gzip", whole[:20], whole[:10] + b"\xff" * 20)
+    for damaged in (*torn, *map(gzip.compress, (b"[1]", b"{", b'{"L0H1": 1}', b'{"L0H1": [1]}'))):
         file.write_bytes(damaged)
         with monkeypatch.context() as patch:
             patch.setattr(Measured, "_losses", lambda *args: losses)
@@ -414,6 +415,15 @@ def test_colours_of_the_sites_maps_are_the_studios():
         stops[file] = re.findall(r"^const (LIGHT|DARK)(?:: Rgb\[\])? = (\[\[.*\]\]);$", text, re.MULTILINE)
     first, second = stops.values()
     assert first == second and len(first) == 2
+
+
+def test_papers_and_inks_of_the_cards_are_those_of_published_recordings():
+    shades = []
+    for file in ("web/public/site.css", "src/manyheads/cards/pages/cards.css"):
+        text = (Path(__file__).parents[2] / file).read_text(encoding="utf-8")
+        shades.append(dict(re.findall(r"^  --([a-z0-9-]+): (light-dark\(.*\));$", text, re.MULTILINE)))
+    recordings, of_cards = shades
+    assert len(recordings) >= 7 and recordings.items() <= of_cards.items()
 
 
 # --------------------------------------------------------------------------------------------------------- the commands
