@@ -250,6 +250,11 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("unlabelled", 0.2, 0.1, "local_mass"),
          [claim("det: dependent to governor", 0.8, 0.3, asks="Which head looks from a determiner to its noun?")],
          "No one thing on ordinary texts, but it looks from a determiner to its noun (80.0%, 30.0% by chance)."),
+        (role("broad", 2.7, 3.0, "entropy"),
+         [claim("two rarest words", 0.5, 0.1, asks="Which head looks at rare words most of all (Voita et al.)?"),
+          claim("rarest word", 0.4, 0.1, asks="Which head looks at the rarest word?")],
+         "Reads everything a little (90% of the evenest entropy); looks at rare words most of all (50.0%, 10.0% by "
+         "chance)."),
     ],
 )  # fmt: skip
 def test_sentence_is_chosen_by_rules_from_the_evidence(label, claims, sentence):
