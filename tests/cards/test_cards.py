@@ -123,7 +123,8 @@ def assert_numbers(lm, card, corpora, texts):
     if reach:
         assert reach[0].value == pytest.approx(probe.scores[card.head].score, abs=1e-6)
     else:
-        assert card["reach"].note == probe.says
+        assert card["reach"].note.endswith(probe.says)
+        assert probe.scores is not None or "--probes" not in card["reach"].command
     for name, call in (("why", why), ("writes", writes)):
         if not card[name].facts:
             continue
@@ -495,7 +496,7 @@ def test_cards_of_minilm_say_what_its_commands_say(minilm):
     made = cards(minilm, "L0H2, L2H9, L5H11", remember=False)
     for card in made:
         assert_numbers(minilm, card, own_corpora("minilm"), reading_of(minilm).spread(64))
-    assert made[0].sentence.startswith("Mostly looks at the token before (98.9% of its attention")
+    assert made[0].sentence.startswith("Mostly looks at the token before (98.8% of its attention")
 
 
 @pytest.mark.slow

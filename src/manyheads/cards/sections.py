@@ -360,7 +360,9 @@ def _reach(measured: Measured, head: Head) -> Section:
             Fact("finds a fact far back", rounded(score.score), "share", rounded(score.chance), rounded(score.low),
                  rounded(score.high), mark=mark)
         )  # fmt: skip
-    if probe is not None:
+    if probe is not None and probe.scores is None:
+        command, note = "", f"not asked for facts far back: {probe.says}"
+    elif probe is not None:
         note = probe.says
     if measured.labels is not None and (values := measured.labels.values.get(str(head))):
         distance = values.get("distance")
