@@ -7,6 +7,7 @@ cards say so. Cost of each part: its own docstring's; for 270 heads the exact lo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from manyheads.base import Progress, first_line
+from manyheads.cards.remembered import DAMAGED, Place, store, stored
 from manyheads.circuits import Composition, composition
 from manyheads.corpora import own_corpora, reading_of
 from manyheads.edits import Runner, choose_metric, plan_edits
@@ -35,11 +37,14 @@ from manyheads.spec import CROSS
 from manyheads.statistics import STATISTICS, mean_interval
 from manyheads.texts import Tokens
 
-TEXTS = 64  # of the page, for losses and families: as many as `manyheads ablate` reads
+TEXTS = 64  # of the page, for families and losses: as many as `manyheads ablate` reads
+FEW_TEXTS = 24  # for losses of a model of more than `Runner.many_heads` heads: each is left out by itself
+SWEPT_TOKENS = 256  # of a batch of these texts: with fewer batches minutes would pass until the next line of progress
 SHORTEST, LONGEST, POOL = 8, 32, 60  # tokens of a text that is shown as a map, and how many to choose from
 MAPS = 3
 ROWS = 3  # of a text that is shown: one lucky row is no example
 PYTHON_LONGEST = 48  # a paragraph of code is longer than a sentence
+LOSSES = "losses"  # the name under which they are remembered
 
 T = TypeVar("T")
 
@@ -71,6 +76,7 @@ class Measured:
 
     - `lm`: the model.
     - `requested`: the heads whose cards are made; losses are those of these and of their random controls.
+    - `folder`: where losses are remembered, if anywhere.
     - `missing`: why a part is not there, by its name.
     - `begins`: called with a part's name in words as it begins, and what returns its progress.
     """
@@ -78,11 +84,14 @@ class Measured:
     lm: LoadedModel
     requested: Sequence[Head] = ()
     begins: Callable[[str], Progress | None] = lambda _: None
+    folder: Place = None
     missing: dict[str, str] = field(default_factory=dict[str, str])
 
-    def turn_to(self, requested: Sequence[Head], begins: Callable[[str], Progress | None]) -> Measured:
+    def turn_to(
+        self, requested: Sequence[Head], begins: Callable[[str], Progress | None], folder: Place = None
+    ) -> Measured:
         """This, for the cards of other heads: what all cards share stays measured, losses are measured anew."""
-        self.requested, self.begins = requested, begins
+        self.requested, self.begins, self.folder = requested, begins, folder
         vars(self).pop("losses", None)
         self.missing.pop("lost", None)
         return self
@@ -141,23 +150,38 @@ class Measured:
 
         return self._ask("neighbours", "comparing heads with each other", compute)
 
+    @property
+    def num_texts(self) -> int:
+        """How many texts losses are measured on."""
+        return TEXTS if len(self.lm.spec.heads.heads) <= Runner.many_heads else FEW_TEXTS
+
     @cached_property
     def losses(self) -> dict[Head, Loss]:
         """What is lost without each requested head, one at a time and exactly, with the controls of `manyheads ablate`.
 
-        Controls are single heads, so each is measured once for all cards that draw it.
+        Controls are single heads, so each is measured once for all cards that draw it. Remembered as soon as measured:
+        where there are many heads it takes the most time, and the cards are made after it.
         """
-        return self._ask("lost", "leaving out one head after another", self._losses) or {}
+        rows = stored(self.folder, LOSSES)
+        known: dict[Head, Loss] = {}
+        with suppress(*DAMAGED):
+            known = {head: Loss(*rows[str(head)]) for head in self.requested if str(head) in rows}
+        if len(known) < len(self.requested):
+            known = self._ask("lost", "leaving out one head after another", self._losses) or {}
+            if known:
+                store(self.folder, LOSSES, {**rows, **{str(head): list(loss) for head, loss in known.items()}})
+        return known
 
     def _losses(self, progress: Progress | None) -> dict[Head, Loss]:
         self._require_reader()
         lm, spec = self.lm, self.lm.spec
         metric, why = choose_metric(lm, "auto")
-        reading = read(lm, reading_of(lm).spread(TEXTS))
+        reading = read(lm, reading_of(lm).spread(self.num_texts))
         drawn = {head: random_plans(Plan(Ablate(head)), spec, CONTROLS, 0) for head in self.requested}
         heads = list(dict.fromkeys([*self.requested, *(_head_of(plan, lm) for of in drawn.values() for plan in of)]))
         plans = [Plan(Ablate(head)) for head in heads]
-        swept = Runner.of(lm, plan_edits(lm, plans), metric).over(tuple(reading.batches()), progress)
+        batches = tuple(reading.batches(SWEPT_TOKENS))
+        swept = Runner.of(lm, plan_edits(lm, plans), metric).over(batches, progress)
         changes = swept.changes.numpy()
         means = dict(zip(heads, changes.mean(0).tolist(), strict=True))
         lows, highs = mean_interval(changes)

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from manyheads.base import Progress, first_line, plural
 from manyheads.cards.evidence import TEXTS, Measured, is_on_words
 from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
-from manyheads.cards.remembered import folder_of, remembered
-from manyheads.cards.remembered import remember as store
+from manyheads.cards.remembered import folder_of, keep, remembered
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
 from manyheads.circuits.why import why
 from manyheads.circuits.writes import writes
@@ -77,9 +74,9 @@ def cards(
 
     Every part is measured once for all cards, on the bundled texts of the model's kind. What a model cannot be asked
     (no tokenizer, no next token) is one line of its section.
-    Cost: that of `find_roles`, `roles.probes`, `composition` and `head_families`, and a sweep of ablations on 64 texts,
-    half a forward pass for each head and each of its ten random controls; then a second a head of smollm2, of whose
-    270 heads the sweep takes most. Errors: HeadError, ModelError.
+    Cost: that of `find_roles`, `roles.probes`, `composition` and `head_families`, and a sweep of ablations on 64 texts
+    (24 for a model of more than 100 heads), half a forward pass for each head and each of its ten random controls; then
+    a second a head of smollm2. Errors: HeadError, ModelError.
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "cards")
@@ -89,16 +86,15 @@ def cards(
             f"measured= is of {measured.lm.name} as it was loaded then, and not of this model: leave it out."
         )
     folder = folder_of(lm) if remember else None
-    made = {} if folder is None else remembered(folder, chosen)
+    made = remembered(folder, chosen)
     missing = [head for head in chosen if head not in made]
     begins = on_step or (lambda _: None)
-    measured = (Measured(lm) if measured is None else measured).turn_to(missing, begins)
+    measured = (Measured(lm) if measured is None else measured).turn_to(missing, begins, folder)
     progress = None
     for number, head in enumerate(missing):
         if number == 1:  # the first has measured what all share
             progress = begins("asking head after head why, and what it writes")
-        card = card_of(measured, head)
-        made[head] = card if folder is None else store(folder, card)
+        made[head] = keep(folder, card_of(measured, head))
         if progress is not None:
             progress(number + 1, len(missing))
     return tuple(made[head] for head in chosen)
@@ -319,25 +315,25 @@ def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
     if scored is None:
         why = measured.missing["listens"]
         return _section("listens", (), "", why), _section("heard", (), "", why)
-    place = scored.heads.index(head)
-    command = "mh.composition(lm).to_pandas()"
+    rest = (
+        "of each head its strongest way; by weights alone, and so possible rather than done; z: standard deviations "
+        "above random directions"
+    )
+    count = PARTNERS * len(BY)  # links of at least PARTNERS heads
     sections: list[Section] = []
-    for name, as_reader in (("listens", True), ("heard", False)):
-        # Of each other head, the way of reading that is furthest above chance.
-        best: dict[Head, tuple[float, float, str]] = {}
-        for kind, z in scored.z.items():
-            row, scores = ((of[place] if as_reader else of[:, place]).tolist() for of in (z, scored.scores[kind]))
-            for other, value, score in zip(scored.heads, row, scores, strict=True):
-                if value == value and value > best.get(other, (-np.inf,))[0]:
-                    best[other] = value, score, kind
+    for name, side, end in (("listens", "reader", "before"), ("heard", "writer", "behind")):
+        as_reader = side == "reader"
+        ends = {"reader": head} if as_reader else {"writer": head}
+        links = scored.strongest(None, count, **ends)
+        # Strongest first, and of one key the last in a dict stays.
+        best = {link.writer if as_reader else link.reader: link for link in reversed(links)}
         facts: list[Fact] = []
-        for other, (z_score, score, kind) in sorted(best.items(), key=lambda entry: -entry[1][0])[:PARTNERS]:
-            by = BY[kind] if as_reader else BY[kind].replace("its", "that head's")
-            words = f"{by}; score {score:.2f}, {scored.chance:.2f} by chance"
-            facts.append(Fact(str(other), rounded(z_score), "z", words=words, head=str(other)))
-        none = "no head is before it" if as_reader else "no head is behind it"
-        rest = "by weights alone, and so possible rather than done; z: standard deviations above random directions"
-        sections.append(_section(name, facts, command, rest if facts else none))
+        for other, link in sorted(best.items(), key=lambda entry: -entry[1].z)[:PARTNERS]:
+            by = BY[link.kind] if as_reader else BY[link.kind].replace("its", "that head's")
+            words = f"{by}; score {link.score:.2f}, {scored.chance:.2f} by chance"
+            facts.append(Fact(str(other), rounded(link.z), "z", words=words, head=str(other)))
+        command = f"mh.composition(lm).strongest(count={count}, {side}={str(head)!r})"
+        sections.append(_section(name, facts, command, rest if facts else f"no head is {end} it"))
     return sections[0], sections[1]
 
 
@@ -345,7 +341,7 @@ def _lost(measured: Measured, head: Head) -> Section:
     loss = measured.losses.get(head)
     if loss is None:
         return _section("lost", (), "", measured.missing.get("lost", ""))
-    texts = f"its output zeroed, on {TEXTS} {reading_of(measured.lm).texts_are}; exact, this head alone"
+    texts = f"its output zeroed, on {measured.num_texts} {reading_of(measured.lm).texts_are}; exact, this head alone"
     fact = loss_fact(measured, head, loss)
     return _section("lost", [fact], fact.command, texts)
 
@@ -364,7 +360,9 @@ def _reach(measured: Measured, head: Head) -> Section:
             Fact("finds a fact far back", rounded(score.score), "share", rounded(score.chance), rounded(score.low),
                  rounded(score.high), mark=mark)
         )  # fmt: skip
-    if probe is not None:
+    if probe is not None and probe.scores is None:
+        command, note = "", f"not asked for facts far back: {probe.says}"
+    elif probe is not None:
         note = probe.says
     if measured.labels is not None and (values := measured.labels.values.get(str(head))):
         distance = values.get("distance")

@@ -15,10 +15,11 @@ A sentence says what was asked, and so what is known; it does not say that the h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from manyheads.cards.evidence import Loss, Measured
+from manyheads.cards.evidence import TEXTS, Loss, Measured
 from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
 from manyheads.roles import Claim, HeadRole, failing
@@ -38,8 +39,12 @@ FOLLOWS = {
     "next token": ("local",),
     "self": ("local", "duplicate token"),
     "duplicate token": ("self",),
+    "rare tokens": ("two rarest words", "rarest word"),
+    "two rarest words": ("rare tokens", "rarest word"),
+    "rarest word": ("rare tokens", "two rarest words"),
 }
 """What a role makes likely by itself, and is not said again beside it."""
+SOURCE = re.compile(r" \([^()]* et al\.\)")  # in a question, whose formula it goes by: the table has it
 OF_SINKS = ("sink", "first token", "separator")
 
 
@@ -135,8 +140,8 @@ def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
 
 
 def claim_clause(claim: Claim, model: str) -> Clause:
-    """A claim that holds as a clause: its question without "Which head"."""
-    words = claim.asks.removeprefix("Which head ").removesuffix("?")
+    """A claim that holds as a clause: its question without "Which head", and without a source."""
+    words = SOURCE.sub("", claim.asks.removeprefix("Which head ").removesuffix("?"))
     numbers = f"{figure(claim.tested, 'share')}, {figure(claim.chance, 'share')} by chance"
     fact = claim_fact(claim, command=f'manyheads roles --ask "{claim.role}" --top 270 --model {model}')
     return Clause(f"{words} ({numbers})", fact)
@@ -168,7 +173,10 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
 
 def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
     """What is lost, as a line of a table."""
+    command = f"manyheads ablate {head} --model {measured.lm.name}"
+    if measured.num_texts != TEXTS:  # the command reads as many
+        command = f"mh.effect(lm, mh.Ablate({str(head)!r}), reading_of(lm).spread({measured.num_texts}))"
     return Fact(
         "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
-        words=loss.words, command=f"manyheads ablate {head} --model {measured.lm.name}",
+        words=loss.words, command=command,
     )  # fmt: skip

@@ -258,10 +258,12 @@ def writes(
     heads = lm.spec.select(head).heads
     if len(heads) != 1:
         raise HeadError(f"{head!r} is {len(heads)} heads: writes is about one; writes_of(lm, heads) has them all.")
-    (result,) = writes_of(lm, heads, source=source, tokens=tokens).values()
+    one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
+    ids = [token_of(lm, token, noun="token") for token in tokens]
+    circuits = SiteCircuits.of(lm, lm.spec.site_of(heads[0]))
+    result = _by_weights(lm, circuits, heads[0], source, ids)
     if texts is None:
         return result
-    circuits = SiteCircuits.of(lm, lm.spec.site_of(heads[0]))
     positions, directions, notes = on_texts(lm, circuits, heads[0].index, texts, LISTED)
     return replace(result, positions=positions, directions=directions, notes={**result.notes, **notes})
 
