@@ -36,13 +36,14 @@ from manyheads.cli.terminal.console import (
     wrapped,
 )
 from manyheads.errors import ShapeError
-from manyheads.sizing import DTYPES, architecture
-from manyheads.sizing.placement import BLOCK, CHUNK
+from manyheads.sizing import DTYPES, Placement, architecture
 
 if TYPE_CHECKING:
-    from manyheads.sizing import Fit, Placement, Sizing
+    from manyheads.sizing import Fit, Sizing
 
 DEFAULT, BATCH = "llama-2-70b", 8
+BLOCK_HELP = f"Tokens of a block of the cache. Default: {Placement.default_block}."
+CHUNK_HELP = f"Tokens of prompts computed at once. Default: {Placement.default_chunk:,}."
 BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
     "A preset (see --list), tiny-code, minilm, a config.json, a folder with one, or owner/name on the hub, whose "
@@ -85,9 +86,9 @@ def size(
     gpus: Annotated[str | None, _sized(GPUS_HELP, "NxMEMORY")] = None,
     tensor: Annotated[int | None, _sized("GPUs that divide each layer. Default: all of a stage.")] = None,
     pipeline: Annotated[int | None, _sized("Stages that divide the layers. Default: 1.")] = None,
-    block: Annotated[int | None, count_option(help=f"Tokens of a block of the cache. Default: {BLOCK}.")] = None,
+    block: Annotated[int | None, count_option(help=BLOCK_HELP)] = None,
     prefix: Annotated[int | None, count_option(help="Tokens that all texts begin with, kept once.")] = None,
-    chunk: Annotated[int | None, count_option(help=f"Tokens of prompts computed at once. Default: {CHUNK:,}.")] = None,
+    chunk: Annotated[int | None, count_option(help=CHUNK_HELP)] = None,
     overhead: Annotated[float | None, _sized("Share of each memory that stays free. Default: 0.1.", "SHARE")] = None,
     as_json: AsJson = False,
     plot: Annotated[Path | None, to_file("--plot", "Draw parameters and cache: .png, .svg or .pdf.")] = None,

@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from math import ceil
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from manyheads import units
 from manyheads.base import Json, brief, divisors, plural, whole
@@ -87,6 +87,9 @@ class Placement:
     chunk: int
     stages: tuple[Stage, ...]
     enough: int | None = None
+
+    default_block: ClassVar[int] = BLOCK
+    default_chunk: ClassVar[int] = CHUNK
 
     @property
     def num_gpus(self) -> int:
@@ -255,10 +258,10 @@ def shards(architecture: Architecture, tensor: int, pipeline: int) -> list[Archi
     for attention in dict.fromkeys(architecture.attention):
         check_heads(name, attention, tensor)
     # vLLM's `get_pp_indices`: what does not divide goes to the stages before the last, one layer each.
-    each, more = divmod(num_layers, pipeline)
-    counts = [each + (pipeline - more - 1 <= stage < pipeline - 1) for stage in range(pipeline)]
+    in_each, more = divmod(num_layers, pipeline)
+    counts = [in_each + (pipeline - more - 1 <= stage < pipeline - 1) for stage in range(pipeline)]
     kinds = {layer: _layer_shard(layer, tensor, architecture.embed_dim) for layer in dict.fromkeys(architecture.layers)}
-    found: list[Architecture] = []
+    shard_list: list[Architecture] = []
     first = 0
     for stage, count in enumerate(counts):
         outside: list[Weights] = []
@@ -269,9 +272,9 @@ def shards(architecture: Architecture, tensor: int, pipeline: int) -> list[Archi
             if stage == 0 if is_table else is_last:
                 outside.append(_weight_shard(weight, tensor, Fraction(1), architecture.embed_dim))
         layers = tuple(kinds[layer] for layer in architecture.layers[first : first + count])
-        found.append(replace(architecture, layers=layers, outside=tuple(outside)))
+        shard_list.append(replace(architecture, layers=layers, outside=tuple(outside)))
         first += count
-    return found
+    return shard_list
 
 
 def check_heads(name: str, attention: Attention, tensor: int) -> None:
@@ -377,7 +380,7 @@ def _stages(
     group_counts = _groups(
         _kinds(replace(architecture, layers=tuple(layer for part in parts for layer in part.layers)))
     )
-    found: list[Stage] = []
+    stages: list[Stage] = []
     first = 0
     for index, part in enumerate(parts):
         kinds = _kinds(part)
@@ -400,7 +403,7 @@ def _stages(
             positions=architecture.max_positions,
             activation_bytes=activation_bytes,
         )
-        found.append(
+        stages.append(
             Stage(
                 first_layer=first,
                 num_layers=len(part.layers),
@@ -412,7 +415,7 @@ def _stages(
             )
         )
         first += len(part.layers)
-    return tuple(found)
+    return tuple(stages)
 
 
 def _groups(kinds: Counter[Kind]) -> Mapping[tuple[int | None, bool], int]:

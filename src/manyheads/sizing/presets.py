@@ -357,8 +357,8 @@ def preset(name: str) -> Architecture:
 def key_of(name: str) -> str:
     """Case, spaces and underscores do not matter; "Qwen/Qwen3-8B", whose config.json a preset is from, means that."""
     if "/" in name:
-        wanted = f"config.json of {name.strip()}".lower()
-        return next((key for key, row in PRESETS.items() if row.source.lower().endswith(wanted)), name)
+        origin = f"config.json of {name.strip()}".lower()
+        return next((key for key, row in PRESETS.items() if row.source.lower().endswith(origin)), name)
     return name.strip().lower().replace(" ", "-").replace("_", "-")
 
 
