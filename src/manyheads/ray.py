@@ -34,7 +34,17 @@ from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import EngineError, TextError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
-from manyheads.measurement.corpus_run import Actor, ActorLost, Driver, HeadSums, RunRequest, Wanted
+from manyheads.measurement.corpus_run import (
+    Actor,
+    ActorLost,
+    Driver,
+    HeadSums,
+    ItemActor,
+    ItemDriver,
+    Items,
+    RunRequest,
+    Wanted,
+)
 from manyheads.models import LoadedModel, Loading
 from manyheads.texts import Document, Sinks
 
@@ -92,16 +102,20 @@ class Engine:
         assert what.watch is None, "no function of this process can watch what others measure"
         request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
                           reading=what.reading)  # fmt: skip
-        return self._run(what.lm.loading or what.lm, request, corpus, what.survey, resume, progress)
+        driver = partial(Driver, corpus=corpus, survey=what.survey, folder=resume, progress=progress)
+        return self._run(what.lm.loading or what.lm, RayActor, request, driver)
+
+    def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
+        """Compute a verb's items: `mh.importance(engine=)` and its like call this. Errors: as of `run`."""
+        driver = partial(ItemDriver, corpus=items.listed, folder=resume, progress=progress)
+        return self._run(items.lm.loading or items.lm, RayItemActor, items.of(), driver)
 
     def _run(
         self,
         model: Callable[[], LoadedModel] | LoadedModel,
-        request: Callable[[LoadedModel], RunRequest],
-        corpus: Corpus,
-        survey: Corpus | None,
-        resume: Path | None,
-        progress: Progress | None,
+        kind: type[RayActor | RayItemActor],
+        request: Callable[[LoadedModel], RunRequest | Items],
+        driver: Callable[..., Driver],
     ) -> Driver:
         ray = imported()
         with self._connected(ray):
@@ -115,21 +129,10 @@ class Engine:
                 "num_gpus": gpus,
                 "runtime_env": self.runtime_env and {**self.runtime_env},
             }
-            remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(RayActor)
+            remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(kind)
             cluster = RayCluster(ray, lambda: remote.remote(model, request, self.cpus))
-            driver = Driver(
-                cluster,
-                corpus,
-                num_actors,
-                survey,
-                resume,
-                self.every,
-                self.ahead,
-                self.deaths,
-                self.patience,
-                progress,
-            )
-            return driver.run()
+            pace = {name: getattr(self, name) for name in ("every", "ahead", "deaths", "patience")}
+            return driver(cluster, num_actors=num_actors, **pace).run()
 
     @contextmanager
     def _connected(self, ray: ModuleType) -> Generator[None]:
@@ -196,8 +199,25 @@ class RayActor(Actor):
         request: Callable[[LoadedModel], RunRequest],
         num_threads: int,
     ) -> None:
-        torch.set_num_threads(num_threads)
-        super().__init__((lambda: model) if isinstance(model, LoadedModel) else model, request)
+        super().__init__(partial(_loaded, model, num_threads), request)
+
+
+class RayItemActor(ItemActor):
+    """An actor of items in a process of Ray's."""
+
+    def __init__(
+        self,
+        model: Callable[[], LoadedModel] | LoadedModel,
+        items: Callable[[LoadedModel], Items],
+        num_threads: int,
+    ) -> None:
+        super().__init__(partial(_loaded, model, num_threads), items)
+
+
+def _loaded(model: Callable[[], LoadedModel] | LoadedModel, num_threads: int) -> LoadedModel:
+    """The model, in a process that has so many threads."""
+    torch.set_num_threads(num_threads)
+    return model if isinstance(model, LoadedModel) else model()
 
 
 class RayCluster:
@@ -268,10 +288,10 @@ def measure(
     else:
         loading = model if callable(model) else Loading(os.fspath(model))
     corpus, of_survey = corpus_of_rows(texts, text, name), None if survey is None else as_corpus(survey)
-    run = (engine or Engine())._run(
-        loading, request, corpus, of_survey, None if resume is None else Path(resume), progress
+    driver = partial(
+        Driver, corpus=corpus, survey=of_survey, folder=None if resume is None else Path(resume), progress=progress
     )
-    return HeadSums.of_run(run)
+    return HeadSums.of_run((engine or Engine())._run(loading, RayActor, request, driver))
 
 
 def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> Corpus:

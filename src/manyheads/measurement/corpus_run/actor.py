@@ -58,7 +58,7 @@ class Actor:
             facts = learn(what.lm, head, what.sinks, what.chosen(head.survey))
             return store.packed(facts.tensors(), facts.words())
 
-        return _returned(learned)
+        return returned(learned)
 
     def begin(
         self, chunks: Sequence[Chunk], whole: bool, learned: bytes, texts: dict[str, str], origin: str
@@ -79,7 +79,7 @@ class Actor:
             basis = Basis.of(what.lm, inputs, self.statistics, self.learned, what.kinds, origin)
             return {"inputs": inputs, "basis": basis.words()}
 
-        return _returned(begun)
+        return returned(begun)
 
     def measure(
         self, chunk: Chunk, begun: tuple[int, set[int]] | None, before: int, age: float
@@ -94,7 +94,7 @@ class Actor:
             self.add(chunk, store.Done({} if begun is None else {chunk.number: begun}), before)
             return self.hand_over() if self.clock() - self.since >= age else None
 
-        return _returned(measured)
+        return returned(measured)
 
     def add(self, chunk: Chunk, done: store.Done, before: int) -> None:
         """Measure a chunk into the sums held here."""
@@ -114,7 +114,7 @@ class Actor:
         self.total.add(total)
 
 
-def _returned(call: Callable[[], Any]) -> Any:
+def returned(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except PASSING:

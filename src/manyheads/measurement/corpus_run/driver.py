@@ -31,7 +31,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from manyheads.base import Progress, plural
 from manyheads.corpora import WHOLE, Corpus
@@ -48,6 +48,9 @@ from manyheads.measurement.corpus_run.chunks import (
     texts_of,
 )
 from manyheads.measurement.corpus_run.worker import RunRequest
+
+if TYPE_CHECKING:
+    from manyheads.measurement.corpus_run.items import Items
 
 ENGINES = {"ray": "manyheads.ray"}  # by name, the module of each
 TRAFFIC = 50e6  # bytes a second that the driver takes in: with more and larger parts, actors hand over more seldom
@@ -106,6 +109,11 @@ class Engine(Protocol):
         self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
     ) -> Driver:
         """Run over a corpus, or a shard of it, to the end. Errors: as of a run in one process; EngineError."""
+        ...
+
+    def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
+        """Run over a verb's numbered items (`items.Items`) to the end: `total.results` of the driver. Errors as above.
+        """
         ...
 
 
@@ -407,9 +415,9 @@ class Driver:
         elif chunks and (running := chunks[0]) is not None:
             self._deaths_with[running.number] += 1
             if self._deaths_with[running.number] >= self.deaths:
-                first, last = running.documents[0].name, running.documents[-1].name
+                names = dict.fromkeys((running.documents[0].name, running.documents[-1].name))
                 raise LostProcessError(
-                    f"{self.deaths} actors were lost with the same texts, {first} to {last} of {self.corpus.origin} "
+                    f"{self.deaths} actors were lost with the same texts, {' to '.join(names)} of {self.corpus.origin} "
                     f"({error}): measure them by themselves to see why, or leave them out."
                 ) from error
         elif chunks:
