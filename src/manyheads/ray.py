@@ -107,7 +107,7 @@ class Engine:
 
     def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
         """Compute a verb's items: `mh.importance(engine=)` and its like call this. Errors: as of `run`."""
-        driver = partial(ItemDriver, corpus=items.listed, folder=resume, progress=progress)
+        driver = partial(ItemDriver, corpus=items.catalogue, folder=resume, progress=progress)
         return self._run(items.lm.loading or items.lm, RayItemActor, items.of(), driver)
 
     def _run(

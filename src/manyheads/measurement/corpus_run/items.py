@@ -111,7 +111,7 @@ class Items(ABC):
         )
 
     @cached_property
-    def listed(self) -> Corpus:
+    def catalogue(self) -> Corpus:
         """A document for each item, which names its texts."""
         places = self.places
 
@@ -150,7 +150,7 @@ class Items(ABC):
         folder = None if resume is None else Path(resume)
         if engine is None:
             # A folder, and no other process: this one is the only actor.
-            driver = ItemDriver(ThisProcess(ItemActor(lambda: self.lm, lambda _: self)), self.listed, 1, None, folder,
+            driver = ItemDriver(ThisProcess(ItemActor(lambda: self.lm, lambda _: self)), self.catalogue, 1, None, folder,
                                 every=0.0, progress=progress).run()  # fmt: skip
         else:
             driver = engine_of(engine).run_items(self, resume=folder, progress=progress)
