@@ -17,8 +17,9 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pickle
 import socket
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,8 +31,8 @@ from typing import Any
 import torch
 
 from manyheads.base import Progress, first_line
-from manyheads.corpora import Corpus, as_corpus
-from manyheads.errors import EngineError, TextError
+from manyheads.corpora import Corpus, as_corpus, corpus_of_rows
+from manyheads.errors import EngineError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
 from manyheads.measurement.corpus_run import (
@@ -92,6 +93,12 @@ class Engine:
         if self.gpus is not None and not 0 <= self.gpus <= 1:
             raise EngineError(f"gpus={self.gpus!r}: an actor has one accelerator, or a part of one: give 0 to 1.")
 
+    def check(self) -> None:
+        """See to it that there is Ray, and that its address answers, before what is slow. Errors: EngineError."""
+        imported()
+        if self.address is not None:
+            self._require_answer(self.address)
+
     def run(
         self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
     ) -> Driver:
@@ -102,7 +109,14 @@ class Engine:
         assert what.watch is None, "no function of this process can watch what others measure"
         request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
                           reading=what.reading)  # fmt: skip
-        driver = partial(Driver, corpus=corpus, survey=what.survey, folder=resume, progress=progress)
+        driver = partial(
+            Driver,
+            corpus=corpus,
+            survey=what.survey,
+            folder=resume,
+            progress=progress,
+            chosen=what.chosen,
+        )
         return self._run(what.lm.loading or what.lm, RayActor, request, driver)
 
     def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
@@ -220,6 +234,19 @@ def _loaded(model: Callable[[], LoadedModel] | LoadedModel, num_threads: int) ->
     return model if isinstance(model, LoadedModel) else model()
 
 
+@contextmanager
+def _sent(what: str) -> Generator[None]:
+    """Errors: EngineError for what cannot be pickled, in one line: Ray's own message has a page."""
+    try:
+        yield
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        cause = error.__cause__ or error.__context__ or error
+        raise EngineError(
+            f"{what} cannot be sent to the engine's processes ({first_line(cause, REASON_CHARACTERS)}): give what can "
+            f"be pickled, and make locks, files and connections inside a function."
+        ) from error
+
+
 class RayCluster:
     """Ray as the driver's `Cluster`: actors by number, calls as Ray's references."""
 
@@ -229,14 +256,17 @@ class RayCluster:
 
     def start(self) -> Hashable:
         number = next(self._numbers)
-        self._actors[number] = self._start()
+        with _sent("the model, a statistic or a metric"):
+            self._actors[number] = self._start()
         return number
 
     def share(self, value: object) -> object:
-        return self._ray.put(value)
+        with _sent("a text"):
+            return self._ray.put(value)
 
     def call(self, actor: Hashable, method: str, *arguments: object) -> Hashable:
-        return getattr(self._actors[actor], method).remote(*arguments)  # type: ignore[index]
+        with _sent("a text, or what was learned from the texts,"):
+            return getattr(self._actors[actor], method).remote(*arguments)  # type: ignore[index]
 
     def first_done(self, calls: Sequence[Hashable], seconds: float) -> Hashable | None:
         done, _ = self._ray.wait([*calls], num_returns=1, timeout=seconds)
@@ -276,7 +306,7 @@ def measure(
     """The sums of every head over a corpus, measured by Ray; this process needs neither model nor accelerator.
 
     - model: what `mh.load` takes, `lm.loading`, a loaded model, or a function that each actor calls.
-    - texts: what `mh.measure` takes, or a `ray.data.Dataset`; its column `text` has the texts, and `name` their names.
+    - texts: what `mh.measure` takes; of a dataset's rows the column `text` has the texts, and `name` their names.
     - statistics, long, sinks, kinds, resume, progress: as in `mh.measure`; survey, reading: as in `mh.HeadSums`.
     - engine: None: this machine's cores.
 
@@ -287,36 +317,13 @@ def measure(
         loading: Callable[[], LoadedModel] | LoadedModel = model.loading or model
     else:
         loading = model if callable(model) else Loading(os.fspath(model))
-    corpus, of_survey = corpus_of_rows(texts, text, name), None if survey is None else as_corpus(survey)
+    by_column = (text, name) != ("text", None)
+    corpus = corpus_of_rows(texts, text, name) if by_column else as_corpus(texts)
+    of_survey = None if survey is None else as_corpus(survey)
     driver = partial(
         Driver, corpus=corpus, survey=of_survey, folder=None if resume is None else Path(resume), progress=progress
     )
     return HeadSums.of_run((engine or Engine())._run(loading, RayActor, request, driver))
-
-
-def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> Corpus:
-    """Texts as `as_corpus` takes them, or the rows of a `ray.data.Dataset` in its own order, which are read once."""
-    if type(texts).__module__.partition(".")[0] != "ray":
-        return as_corpus(texts)
-
-    def documents() -> Iterator[Document]:
-        options, number = texts.context.execution_options, 0
-        # By default blocks come in the order in which they are read, another one each time.
-        before, options.preserve_order = options.preserve_order, True
-        try:
-            for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
-                if text not in batch.column_names:
-                    columns = ", ".join(batch.column_names)
-                    raise TextError(f"text={text!r}: the dataset has no such column, only {columns}.")
-                names = None if name is None else batch[name].to_pylist()
-                for row, value in enumerate(batch[text].to_pylist()):
-                    row_name, number = f"row {number}" if names is None else str(names[row]), number + 1
-                    problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
-                    yield Document("" if problem else value, row_name, at=number, problem=problem)
-        finally:
-            options.preserve_order = before
-
-    return Corpus(documents, "a dataset of Ray's", "", None)
 
 
 def imported() -> ModuleType:

@@ -607,9 +607,7 @@ def sweep_patches(
     return SweptPatches(levels, changes, sweep.runner.because, strangers_in_words(seed))
 
 
-def require_swept(
-    levels: Float64[Tensor, "two text"], changes: Float64[Tensor, "text patch"], metric: Metric
-) -> None:
+def require_swept(levels: Float64[Tensor, "two text"], changes: Float64[Tensor, "text patch"], metric: Metric) -> None:
     """Errors: StatisticError for NaN or infinity."""
     require_numbers(levels, metric, "these texts")
     require_numbers(changes, metric, "a patch")
@@ -660,9 +658,7 @@ class _Sweep:
         batch, into = self.pairs.batches[number], DIRECTIONS.index(self.direction)
         edits, runner = self.edits, self.runner
         # The run that is edited is of denoise the corrupted one.
-        edits.partners, partner_level, edited = other_run(
-            self.lm, batch, self.metric, into, guard=not runner.checked
-        )
+        edits.partners, partner_level, edited = other_run(self.lm, batch, self.metric, into, guard=not runner.checked)
         edits.shared = shared_rows(batch)
         if (stranger := self.strangers[number]) is not None:
             edits.strangers = read_under(self.lm, stranger, None, keep=True).calls

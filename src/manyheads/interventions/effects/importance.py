@@ -248,13 +248,13 @@ def importance(
     if estimator == "gradient" and replaced:
         raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
     try:
-        results = batches.results(engine=engine, resume=resume, progress=progress)
+        results = batches.results(engine=engine, resume=resume and Path(resume) / by, progress=progress)
     except _NoGradient as error:
         if estimator != "auto":
             raise
         notes["estimator"] = _for_want_of_a_gradient(lm, error)
         by, batches = "ablation", replace(batches, estimator="ablation")
-        results = batches.results(engine=engine, resume=resume, progress=progress)
+        results = batches.results(engine=engine, resume=resume and Path(resume) / by, progress=progress)
     values = torch.zeros(batches.reading.num_texts, len(lm.spec.heads), dtype=torch.float64, device="cpu")
     for places, result in zip(batches.places, results, strict=True):
         values[list(places)] = result["values"]
@@ -324,9 +324,7 @@ class _Batches(Items):
     @cached_property
     def runner(self) -> Runner:
         plans = [Plan(Ablate(head, kind=self.kind)) for head in self.lm.spec.heads]
-        return Runner.of(
-            self.lm, plan_edits(self.lm, plans, self.corpus), self.chosen, num_tokens=self.num_tokens
-        )
+        return Runner.of(self.lm, plan_edits(self.lm, plans, self.corpus), self.chosen, num_tokens=self.num_tokens)
 
     @cached_property
     def gates(self) -> _Slopes:
@@ -340,8 +338,8 @@ class _Batches(Items):
 
     @property
     def key(self) -> str:
-        own = self.corpus is None or self.corpus is self.inputs
-        corpus = () if own else read(self.lm, Inputs.of(self.corpus)).batches()
+        no_other = self.corpus is None or self.corpus is self.inputs
+        corpus = () if no_other or self.corpus is None else read(self.lm, Inputs.of(self.corpus)).batches()
         words = (self.estimator, self.kind, self.reduce, self.num_tokens, self.chosen.name, self.corpus is None)
         return f"importance {self.digest((*self.batches, *corpus), *words)}"
 

@@ -106,9 +106,7 @@ class Items(ABC):
 
     def of(self) -> Callable[[LoadedModel], Items]:
         """The same of another process' model."""
-        return partial(
-            type(self), **{x.name: getattr(self, x.name) for x in fields(self) if x.init and x.name != "lm"}
-        )
+        return partial(type(self), **{x.name: getattr(self, x.name) for x in fields(self) if x.init and x.name != "lm"})
 
     @cached_property
     def catalogue(self) -> Corpus:
@@ -150,8 +148,8 @@ class Items(ABC):
         folder = None if resume is None else Path(resume)
         if engine is None:
             # A folder, and no other process: this one is the only actor.
-            driver = ItemDriver(ThisProcess(ItemActor(lambda: self.lm, lambda _: self)), self.catalogue, 1, None, folder,
-                                every=0.0, progress=progress).run()  # fmt: skip
+            alone = ThisProcess(ItemActor(lambda: self.lm, lambda _: self))
+            driver = ItemDriver(alone, self.catalogue, 1, None, folder, every=0.0, progress=progress).run()
         else:
             driver = engine_of(engine).run_items(self, resume=folder, progress=progress)
         by_item: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
