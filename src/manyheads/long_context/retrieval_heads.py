@@ -35,10 +35,12 @@ from manyheads.interventions.effects import rank_correlation
 from manyheads.long_context.head_split import HeadSplit, require_share
 from manyheads.long_context.needles import (
     Needle,
+    answer_losses,
     hidden_needles,
     needle_scores,
 )
 from manyheads.long_context.split_layer import JoinedBy, split_layers
+from manyheads.long_context.split_passes import SplitPasses
 from manyheads.machine import require_all_heads
 from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
