@@ -17,6 +17,7 @@ from manyheads.corpora import as_corpus, corpus_of_rows
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Inputs
 from manyheads.interventions.effects import importance as of_heads
+from manyheads.lab import design
 from manyheads.measurement.corpus_run import ItemActor, ItemDriver, RunRequest, chunks, driver
 from manyheads.measurement.corpus_run.actor import Actor
 from manyheads.measurement.corpus_run.driver import Driver
@@ -122,9 +123,11 @@ def test_split_by_actors_that_die_is_that_of_one_process(decoder):
     assert len(engine.ran) == 2 and any(run.events["lost"] for run in engine.ran)
 
 
-def test_roles_by_actors_that_die_are_those_of_one_process_with_examples(lm, monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_TEXTS", CHUNK)
-    texts, told = some_texts(37), []
+def test_roles_by_actors_that_die_are_those_of_one_process_with_examples(monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK_TEXTS", 2 * CHUNK)
+    heads, tokenizer = [[design.previous(), design.first()]], tiny_tokenizer(special_tokens=False)
+    lm = design.build(heads, causal=True, max_positions=60, tokenizer=tokenizer)
+    texts, told = some_texts(61), []
     how = {"elsewhere": some_texts(11, seed=5), "examples": 2, "on_questions": lambda asked: told.append(asked)}
     want = mh.find_roles(lm, as_corpus(iter(texts)), **how)
     engine = FakeEngine(lm, dies=0.1)
