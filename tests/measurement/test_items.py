@@ -14,7 +14,7 @@ import torch
 
 import manyheads as mh
 from manyheads.corpora import as_corpus, corpus_of_rows
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import EngineError, StatisticError, TextError
 from manyheads.inputs import Inputs
 from manyheads.interventions.effects import importance as of_heads
 from manyheads.lab import design
@@ -123,6 +123,7 @@ def test_split_by_actors_that_die_is_that_of_one_process(decoder):
     assert len(engine.ran) == 2 and any(run.events["lost"] for run in engine.ran)
 
 
+@pytest.mark.slow
 def test_roles_by_actors_that_die_are_those_of_one_process_with_examples(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK_TEXTS", 2 * CHUNK)
     heads, tokenizer = [[design.previous(), design.first()]], tiny_tokenizer(special_tokens=False)
@@ -187,6 +188,11 @@ def test_request_that_no_process_can_serve_is_refused_as_by_one(lm):
         patch.setattr(pickle, "dumps", lambda value: value)  # a function of a test, which cloudpickle takes
         patch.setattr(pickle, "loads", lambda value: value)
         refuses(StatisticError, message, mh.importance, lm, ["the cat"], "gradient", metric=counting, engine=engine)
+
+
+def test_engine_that_is_none_is_refused_by_each_verb(lm):
+    for verb in (mh.find_roles, mh.importance):
+        refuses(EngineError, "there is no engine 'spark': give 'ray', or an Engine", verb, lm, ["a b"], engine="spark")
 
 
 def test_texts_of_an_item_are_named(lm):

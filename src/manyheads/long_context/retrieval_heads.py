@@ -186,11 +186,11 @@ def split_heads(
     computed = "read off the weights of one pass"
     if "effect" in (by, *also):
         effects = _Effects(lm, choosing.rows, split, (), num_tokens)
-        values, computed = effects.by_row(engine, resume and Path(resume) / "effect", progress)
+        values, computed = effects.by_row(engine, None if resume is None else Path(resume) / "effect", progress)
         criteria["effect"] = _by_layer(split, choosing.by_text(values).mean(1))
     if "needle_effect" in (by, *also) and probes[0]:
         effects = _Effects(lm, [needle.ids for needle in probes[0]], split, tuple(probes[0]), num_tokens)
-        values, computed = effects.by_row(engine, resume and Path(resume) / "needle effect", progress)
+        values, computed = effects.by_row(engine, None if resume is None else Path(resume) / "needle effect", progress)
         criteria["needle_effect"] = _by_layer(split, values.mean(1))
     if missing := [name for name in (by, *also) if name not in criteria]:
         raise StatisticError(
