@@ -448,6 +448,11 @@ def offloading_hook(module: nn.Module) -> object:
     return getattr(module, "_hf_hook", None)
 
 
+def fingerprint_of(rows: object) -> str:
+    """What a dataset of the datasets library knows itself by, the same after the same steps; "" of one that streams."""
+    return str(getattr(rows, "_fingerprint", ""))
+
+
 def is_compiled_as_whole(module: nn.Module) -> bool:
     """Whether Lightning compiled a LightningModule itself."""
     return getattr(module, "_compiler_ctx", None) is not None

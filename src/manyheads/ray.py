@@ -17,22 +17,22 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import pickle
 import socket
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from pickle import PicklingError
 from types import ModuleType
 from typing import Any, Literal
 
 import torch
 
 from manyheads.base import Progress, first_line, one_of
-from manyheads.corpora import DEALT, Corpus, as_corpus
-from manyheads.errors import EngineError, TextError
+from manyheads.corpora import DEALT, Corpus, as_corpus, corpus_of_rows
+from manyheads.errors import EngineError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
 from manyheads.measurement.corpus_run import (
@@ -41,6 +41,9 @@ from manyheads.measurement.corpus_run import (
     Driver,
     FileDriver,
     HeadSums,
+    ItemActor,
+    ItemDriver,
+    Items,
     RunRequest,
     Wanted,
     require_files,
@@ -48,6 +51,7 @@ from manyheads.measurement.corpus_run import (
 )
 from manyheads.models import LoadedModel, Loading
 from manyheads.private_names import ray_on_loopback
+from manyheads.statistics import Statistic, Survey
 from manyheads.texts import Document, Sinks
 
 ADDRESS_SECONDS = 15.0  # in which an address must answer
@@ -102,6 +106,12 @@ class Engine:
             )
         one_of("shard_by", self.shard_by, DEALT, EngineError, "is no way to deal out texts")
 
+    def check(self) -> None:
+        """See to it that there is Ray, and that its address answers, before what is slow. Errors: EngineError."""
+        imported()
+        if self.address is not None:
+            self._require_answer(self.address)
+
     def run(
         self, what: RunRequest, corpus: Corpus, *, resume: Path | None = None, progress: Progress | None = None
     ) -> Driver:
@@ -112,7 +122,17 @@ class Engine:
         assert what.watch is None, "no function of this process can watch what others measure"
         request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
                           reading=what.reading)  # fmt: skip
-        return self._run(what.lm.loading or what.lm, request, corpus, what.survey, resume, progress)
+        driver = self._driver(corpus, what.survey, resume, progress, what.chosen)
+        return self._run(what.lm.loading or what.lm, RayActor, request, driver)
+
+    def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
+        """Compute a verb's items: `mh.importance(engine=)` and its like call this. Errors: as of `run`."""
+        if self.shard_by == "file":
+            raise EngineError(
+                "shard_by='file' deals out files to be measured, and this deals out batches: leave it out."
+            )
+        driver = partial(ItemDriver, corpus=items.catalogue, folder=resume, progress=progress)
+        return self._run(items.lm.loading or items.lm, RayItemActor, items.of(), driver)
 
     def room(self, corpus: Corpus) -> int:
         """How many actors would measure this corpus. Errors: EngineError; TextError where they could not read it."""
@@ -123,18 +143,28 @@ class Engine:
             num_actors, _ = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
         return min(num_actors, len(corpus.files)) if self.shard_by == "file" else num_actors
 
+    def _driver(
+        self,
+        corpus: Corpus,
+        survey: Corpus | None,
+        folder: Path | None,
+        progress: Progress | None,
+        chosen: Callable[[Survey], Sequence[Statistic]] | None = None,
+    ) -> Callable[..., Driver]:
+        """The driver of a run over a corpus, but for its actors. Errors, before any is started: TextError."""
+        if folder is not None:
+            require_read_again(corpus)
+        kind = FileDriver if self.shard_by == "file" else Driver
+        return partial(kind, corpus=corpus, survey=survey, folder=folder, progress=progress, chosen=chosen)
+
     def _run(
         self,
         model: Callable[[], LoadedModel] | LoadedModel,
-        request: Callable[[LoadedModel], RunRequest],
-        corpus: Corpus,
-        survey: Corpus | None,
-        resume: Path | None,
-        progress: Progress | None,
+        kind: type[RayActor | RayItemActor],
+        request: Callable[[LoadedModel], RunRequest | Items],
+        driver: Callable[..., Driver],
     ) -> Driver:
         ray = imported()
-        if resume is not None:
-            require_read_again(corpus)  # before anything is started
         with self._connected(ray):
             num_actors, gpus = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
             if gpus > 1:
@@ -148,21 +178,10 @@ class Engine:
                 "num_gpus": gpus,
                 "runtime_env": self.runtime_env and {**self.runtime_env},
             }
-            remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(RayActor)
+            remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(kind)
             cluster = RayCluster(ray, lambda: remote.remote(model, request, self.cpus))
-            driver = (FileDriver if self.shard_by == "file" else Driver)(
-                cluster,
-                corpus,
-                num_actors,
-                survey,
-                resume,
-                self.every,
-                self.ahead,
-                self.deaths,
-                self.patience,
-                progress,
-            )
-            return driver.run()
+            pace = {name: getattr(self, name) for name in ("every", "ahead", "deaths", "patience")}
+            return driver(cluster, num_actors=num_actors, **pace).run()
 
     @contextmanager
     def _connected(self, ray: ModuleType) -> Generator[None]:
@@ -250,8 +269,38 @@ class RayActor(Actor):
         request: Callable[[LoadedModel], RunRequest],
         num_threads: int,
     ) -> None:
-        torch.set_num_threads(num_threads)
-        super().__init__((lambda: model) if isinstance(model, LoadedModel) else model, request)
+        super().__init__(partial(_loaded, model, num_threads), request)
+
+
+class RayItemActor(ItemActor):
+    """An actor of items in a process of Ray's."""
+
+    def __init__(
+        self,
+        model: Callable[[], LoadedModel] | LoadedModel,
+        items: Callable[[LoadedModel], Items],
+        num_threads: int,
+    ) -> None:
+        super().__init__(partial(_loaded, model, num_threads), items)
+
+
+def _loaded(model: Callable[[], LoadedModel] | LoadedModel, num_threads: int) -> LoadedModel:
+    """The model, in a process that has so many threads."""
+    torch.set_num_threads(num_threads)
+    return model if isinstance(model, LoadedModel) else model()
+
+
+@contextmanager
+def sent(what: str) -> Generator[None]:
+    """Errors: EngineError for what cannot be pickled, in one line: Ray's own message has a page."""
+    try:
+        yield
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        cause = error.__cause__ or error.__context__ or error
+        raise EngineError(
+            f"{what} cannot be sent to the engine's processes ({first_line(cause, REASON_CHARACTERS)}): give what can "
+            f"be pickled, and make locks, files and connections inside a function."
+        ) from error
 
 
 class RayCluster:
@@ -263,16 +312,16 @@ class RayCluster:
 
     def start(self) -> Hashable:
         number = next(self._numbers)
-        with sent():
+        with sent("the model, a statistic or a metric"):
             self._actors[number] = self._start()
         return number
 
     def share(self, value: object) -> object:
-        with sent():
+        with sent("a text"):
             return self._ray.put(value)
 
     def call(self, actor: Hashable, method: str, *arguments: object) -> Hashable:
-        with sent():
+        with sent("a text, or what was learned from the texts,"):
             return getattr(self._actors[actor], method).remote(*arguments)  # type: ignore[index]
 
     def first_done(self, calls: Sequence[Hashable], seconds: float) -> Hashable | None:
@@ -313,7 +362,7 @@ def measure(
     """The sums of every head over a corpus, measured by Ray; this process needs neither model nor accelerator.
 
     - model: what `mh.load` takes, `lm.loading`, a loaded model, or a function that each actor calls.
-    - texts: what `mh.measure` takes, or a `ray.data.Dataset`; its column `text` has the texts, and `name` their names.
+    - texts: what `mh.measure` takes; of a dataset's rows the column `text` has the texts, and `name` their names.
     - statistics, long, sinks, kinds, resume, progress: as in `mh.measure`; survey, reading: as in `mh.HeadSums`.
     - engine: None: this machine's cores.
 
@@ -324,49 +373,12 @@ def measure(
         loading: Callable[[], LoadedModel] | LoadedModel = model.loading or model
     else:
         loading = model if callable(model) else Loading(os.fspath(model))
-    corpus, of_survey = corpus_of_rows(texts, text, name), None if survey is None else as_corpus(survey)
-    run = (engine or Engine())._run(
-        loading, request, corpus, of_survey, None if resume is None else Path(resume), progress
-    )
-    return HeadSums.of_run(run)
-
-
-def corpus_of_rows(texts: Any, text: str = "text", name: str | None = None) -> Corpus:
-    """Texts as `as_corpus` takes them, or the rows of a `ray.data.Dataset` in its own order, which are read once."""
-    if type(texts).__module__.partition(".")[0] != "ray":
-        return as_corpus(texts)
-
-    def documents() -> Iterator[Document]:
-        options, number = texts.context.execution_options, 0
-        # By default blocks come in the order in which they are read, another one each time.
-        before, options.preserve_order = options.preserve_order, True
-        try:
-            for batch in texts.iter_batches(batch_format="pyarrow", batch_size=2_048):
-                if text not in batch.column_names:
-                    columns = ", ".join(batch.column_names)
-                    raise TextError(f"text={text!r}: the dataset has no such column, only {columns}.")
-                names = None if name is None else batch[name].to_pylist()
-                for row, value in enumerate(batch[text].to_pylist()):
-                    row_name, number = f"row {number}" if names is None else str(names[row]), number + 1
-                    problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
-                    yield Document("" if problem else value, row_name, at=number, problem=problem)
-        finally:
-            options.preserve_order = before
-
-    return Corpus(documents, "a dataset of Ray's", "", None)
-
-
-@contextmanager
-def sent() -> Generator[None]:
-    """Errors: EngineError in the place of what pickling raises."""
-    try:
-        yield
-    except (TypeError, PicklingError) as error:
-        # Ray's own message begins with the whole value; the one below it says what is wrong with it.
-        reason = first_line(error.__cause__ or error, REASON_CHARACTERS)
-        raise EngineError(
-            f"this cannot be sent to the actors: {reason}. What is sent are texts with their gold, and statistics."
-        ) from error
+    by_column = (text, name) != ("text", None)
+    corpus = corpus_of_rows(texts, text, name) if by_column else as_corpus(texts)
+    of_survey = None if survey is None else as_corpus(survey)
+    engine = engine or Engine()
+    driver = engine._driver(corpus, of_survey, None if resume is None else Path(resume), progress)
+    return HeadSums.of_run(engine._run(loading, RayActor, request, driver))
 
 
 def imported() -> ModuleType:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 
 import manyheads as mh
 from manyheads import ray as on_ray
-from manyheads.corpora import as_corpus
+from manyheads.corpora import as_corpus, corpus_of_rows
 from manyheads.errors import EngineError, LostProcessError, StatisticError, TextError
 from manyheads.machine import ALONE
 from manyheads.measurement.corpus_run import chunks
@@ -138,7 +139,9 @@ def test_what_cannot_be_sent_to_actors_is_refused():
         raise TypeError("Could not serialize all of the texts\nadvice") from reason
 
     cluster = on_ray.RayCluster(StartingRay(put=put), list)
-    refuses(EngineError, r"^this cannot be sent to the actors: .*lock' object\. What is sent are", cluster.share, "x")
+    refuses(
+        EngineError, r"^a text cannot be sent to the engine's processes \(.*lock' object\): give", cluster.share, "x"
+    )
 
 
 def test_engine_says_that_nothing_is_repeated():
@@ -369,10 +372,47 @@ def test_rows_of_a_dataset_are_texts_in_its_order(session, folders, tmp_path, mo
     texts = texts_of(41)
     rows = data.from_items([{"sentence": text, "id": f"n{number}"} for number, text in enumerate(texts)])
     rows = rows.repartition(5)
-    documents = list(on_ray.corpus_of_rows(rows, "sentence", "id"))
+    documents = list(corpus_of_rows(rows, "sentence", "id").open())
     assert [document.text for document in documents] == texts and documents[3].name == "n3"
     assert not rows.context.execution_options.preserve_order, "the dataset's own setting was left changed"
-    with pytest.raises(mh.errors.TextError, match="the dataset has no such column, only "):
-        next(iter(on_ray.corpus_of_rows(rows)))
+    with pytest.raises(mh.errors.TextError, match="'text' is no column of the dataset: it has sentence, id"):
+        next(corpus_of_rows(rows).open())
     sums = on_ray.measure(folders / "0", rows, ["entropy"], text="sentence", name="id", engine=Engine(actors=1))
     assert sums.num_texts == 41
+
+
+OF_MAIN = """
+from manyheads.statistics import PerText, Statistic
+
+share = 2.0
+
+def halves(facts):
+    rows = facts.rows[:, None].double()
+    return PerText((facts.layer.lse.double().sigmoid() * rows / share).sum(-1), rows.sum(-1))
+
+own = [Statistic("own", "share", (0.0, 1.0), "a test", "a test", lambda _: (), halves)]
+
+def metric(outputs, inputs, weight=(lambda x: x / share)):
+    return weight(outputs.last_hidden_state[:, 0, 0].double())
+"""
+
+
+@pytest.mark.slow
+def test_functions_of_a_script_reach_the_actors_by_value_and_verbs_are_those_of_one_process(session, folders):
+    """One run of statistics, one of items: an actor costs seconds."""
+    script = {"__name__": "__main__"}  # no process can import what is defined there
+    exec(compile(OF_MAIN, "script", "exec"), script)
+    lm, texts, engine = mh.load(folders / "0"), texts_of(23), Engine(actors=1)
+    assert_same_tables(mh.measure(lm, texts, script["own"], engine=engine), mh.measure(lm, iter(texts), script["own"]))
+    how = {"metric": script["metric"], "kind": "mean", "num_tokens": 200}
+    want, got = mh.importance(lm, texts, **how), mh.importance(lm, texts, **how, engine=engine)
+    np.testing.assert_array_equal(got.per_text, want.per_text)
+    assert got.notes == want.notes and want.per_text.any()
+    assert_gone()
+
+
+@pytest.mark.slow
+def test_what_cannot_be_sent_is_said_in_one_line(session, folders):
+    lock, lm = threading.Lock(), mh.load(folders / "0")
+    message = r"the model, a statistic or a metric cannot be sent to the engine's processes \(.*lock.*\): give what can"
+    refuses(EngineError, message, mh.measure, lm, ["a"], lambda survey: [lock], engine=Engine(actors=1))

@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -59,6 +60,7 @@ from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.interventions.effects import rank_correlation
 from manyheads.machine import require_all_heads
+from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
@@ -468,6 +470,8 @@ def patch(
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
+    resume: str | Path | None = None,
+    engine: Engine | str | None = None,
 ) -> Patching:
     """Every head's effect on an answer when it takes its numbers from another run.
 
@@ -492,12 +496,14 @@ def patch(
     - `seed`: draws the controls, and their texts.
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how many batches of pairs are read, and of how many.
+    - `resume`: a folder in which each batch's numbers are kept: the same call goes on with them.
+    - `engine`: "ray", or a `manyheads.ray.Engine`, whose processes patch the batches; the numbers are the same.
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
     "each"; of a causal model, where a metric by name reads the last token, passes over the tokens from the first that
     differs on. "gradient": one forward and one backward pass and one forward pass more, and no controls.
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
-    model cannot give, and pairs whose metrics do not differ; HeadError, ModelError.
+    model cannot give, and pairs whose metrics do not differ; HeadError, ModelError, EngineError.
     """
     for name, value, known in (
         ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
@@ -505,37 +511,35 @@ def patch(
         one_of(name, value, known, StatisticError)
     require_counts(num_tokens, seed)
     whole("controls", controls, 0, StatisticError, "0 or more random heads")
-    pairs = read_pairs(lm, clean, corrupted, max(1, num_tokens // 4))
-    require_all_heads(lm.model, lm.name, "patch")
-    chosen, pairs, notes = metric_of(lm, pairs, metric, answers, first_token)
-    places = _positions(lm, pairs, positions)
-    listed = tuple(lm.spec.heads if heads is None else lm.spec.select(heads))
+    work = _PairBatches(
+        lm, clean, corrupted, metric, answers, what, direction, positions, heads, estimator, first_token, controls,
+        seed, num_tokens,
+    )  # fmt: skip
+    chosen, pairs, read_as = work.question
+    places, listed = work.places_patched, work.chosen_heads
     shares = what in OF_KEYS and any(site.num_kv_heads < site.num_heads for site in lm.spec.sites)
-    notes = {"model": lm.name, "patched": f"{PATCHED[what]}: {INTO[direction]}{ALONE * shares}", **notes, **pairs.notes}
+    notes = {"model": lm.name, "patched": f"{PATCHED[what]}: {INTO[direction]}{ALONE * shares}"}
+    notes |= {**read_as, **pairs.notes}
+    num_patches = len(work.patches)  # before anything runs: a head or a position that is none is refused
+    results = work.results(engine=engine, resume=resume, progress=progress)
+    levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
+    changes = torch.zeros(pairs.num_texts, *results[0]["changes"].shape[1:], dtype=torch.float64, device="cpu")
+    for texts, result in zip(work.places, results, strict=True):
+        levels[:, list(texts)], changes[list(texts)] = result["levels"], result["changes"]
+    notes["computed"] = work.longest(results, "because")
+    control: list[float] = []
     by_position = positions == "each"
     if estimator == "gradient":
-        levels, effects, notes["computed"] = gradients(lm, pairs, chosen, what, direction, listed, progress)
-        effects = effects if by_position else effects[..., slice(None) if places is None else list(places)].sum(-1)
-        control: list[float] = []
+        require_numbers(changes, chosen, "its gradient")
+        effects = changes if by_position else changes[..., slice(None) if places is None else list(places)].sum(-1)
     else:
-        spots: list[tuple[int, ...] | None] = [(i,) for i in range(pairs.lengths[0])] if by_position else [places]
-        patches = [Patch((head,), what, spot) for head in listed for spot in spots]
-        generator = np.random.Generator(np.random.PCG64(seed))
-        if controls and unrelated(lm, pairs.batches[0][0], 1, torch.Generator()) is None:
-            controls, notes["control"] = 0, "none: these inputs are no tokens, of which a text could be drawn"
-        drawn = generator.integers(len(patches), size=controls)
-        randoms = [replace(patches[index], row=number % UNRELATED) for number, index in enumerate(drawn)]
-        swept = sweep_patches(
-            lm, pairs, [*patches, *randoms], chosen, direction, seed=seed, num_tokens=num_tokens, progress=progress
-        )
-        levels, notes["computed"] = swept.levels, swept.because
-        shape = (pairs.num_texts, len(listed), len(spots)) if by_position else (pairs.num_texts, len(listed))
-        effects, control = (
-            swept.changes[:, : len(patches)].reshape(shape),
-            swept.changes[:, len(patches) :].mean(0).tolist(),
-        )
+        require_swept(levels, changes, chosen)
+        shape = (pairs.num_texts, len(listed), -1) if by_position else (pairs.num_texts, len(listed))
+        effects = changes[:, :num_patches].reshape(shape)
+        control = changes[:, num_patches:].mean(0).tolist()
         if controls:
-            notes["control"] = swept.strangers
+            no_tokens = "none: these inputs are no tokens, of which a text could be drawn"
+            notes["control"] = strangers_in_words(seed) if work.controls_drawn else no_tokens
     gap = gap_of(levels, chosen)
     sign = 1.0 if direction == "denoise" else -1.0
     return Patching(
@@ -591,33 +595,161 @@ def sweep_patches(
     - `progress`: called with how many batches of pairs are read, and of how many.
     - `runner`: one that swept other patches of this model by this metric; what it found out of the model is used again.
     """
-    edits = Patches(tuple(patches))
-    if runner is None:
-        runner = Runner.of(lm, edits, metric, num_tokens=num_tokens)
-    else:
-        runner.take(edits)
+    sweep = _Sweep(lm, pairs, tuple(patches), metric, direction, seed, num_tokens, runner)
     levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
     changes = torch.zeros(pairs.num_texts, len(patches), dtype=torch.float64, device="cpu")
-    generator = torch.Generator().manual_seed(seed)
-    story = f"heads drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
-    needs_strangers = any(patch.row is not None for patch in patches)
-    into = DIRECTIONS.index(direction)  # the run that is edited: denoise, the corrupted one
-    for done, batch in enumerate(pairs.batches):
-        edits.partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not runner.checked)
-        edits.shared = shared_rows(batch)
-        if needs_strangers:
-            stranger = unrelated(lm, batch[0], UNRELATED, generator)
-            assert stranger is not None, "looked at before"
-            edits.strangers = read_under(lm, stranger, None, keep=True).calls
-        plain, change, _ = runner.run(edited)
+    for number, batch in enumerate(pairs.batches):
         places = list(batch[0].places)
-        levels[1 - into, places], levels[into, places] = plain.double().cpu(), partner_level
-        changes[places] = change
+        levels[:, places], changes[places] = sweep.of(number)
         if progress is not None:
-            progress(done + 1, len(pairs.batches))
+            progress(number + 1, len(pairs.batches))
+    require_swept(levels, changes, metric)
+    return SweptPatches(levels, changes, sweep.runner.because, strangers_in_words(seed))
+
+
+def require_swept(levels: Float64[Tensor, "two text"], changes: Float64[Tensor, "text patch"], metric: Metric) -> None:
+    """Errors: StatisticError for NaN or infinity."""
     require_numbers(levels, metric, "these texts")
     require_numbers(changes, metric, "a patch")
-    return SweptPatches(levels, changes, runner.because, story)
+
+
+def strangers_in_words(seed: int) -> str:
+    """What patches with a `row` take, in words."""
+    return f"heads drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
+
+
+@dataclass(eq=False)
+class _Sweep:
+    """Patches, batch by batch. Fields as `sweep_patches` has them."""
+
+    lm: LoadedModel
+    pairs: Pairs
+    patches: tuple[Patch, ...]
+    metric: Metric
+    direction: Direction
+    seed: int
+    num_tokens: int
+    known: Runner | None = None
+
+    @cached_property
+    def edits(self) -> Patches:
+        return Patches(self.patches)
+
+    @cached_property
+    def runner(self) -> Runner:
+        if self.known is None:
+            return Runner.of(self.lm, self.edits, self.metric, num_tokens=self.num_tokens)
+        self.known.take(self.edits)
+        return self.known
+
+    @cached_property
+    def strangers(self) -> list[Batch | None]:
+        """Of each batch, texts of random tokens; none where no patch takes them.
+
+        Drawn for all batches, one after another: those of the seventh are the same whoever patches the seventh.
+        """
+        if all(patch.row is None for patch in self.patches):
+            return [None] * len(self.pairs.batches)
+        generator = torch.Generator().manual_seed(self.seed)
+        return [unrelated(self.lm, batch[0], UNRELATED, generator) for batch in self.pairs.batches]
+
+    def of(self, number: int) -> tuple[Float64[Tensor, "two b"], Float64[Tensor, "b patch"]]:
+        """The levels and the changes of a batch of pairs."""
+        batch, into = self.pairs.batches[number], DIRECTIONS.index(self.direction)
+        edits, runner = self.edits, self.runner
+        # The run that is edited is of denoise the corrupted one.
+        edits.partners, partner_level, edited = other_run(self.lm, batch, self.metric, into, guard=not runner.checked)
+        edits.shared = shared_rows(batch)
+        if (stranger := self.strangers[number]) is not None:
+            edits.strangers = read_under(self.lm, stranger, None, keep=True).calls
+        plain, changes, _ = runner.run(edited)
+        levels = torch.zeros(2, len(batch[0].places), dtype=torch.float64, device="cpu")
+        levels[1 - into], levels[into] = plain.double().cpu(), partner_level
+        return levels, changes
+
+
+@dataclass(eq=False)
+class _PairBatches(Items):
+    """Batches of pairs, in each of which every patch is made. Fields as `patch` has them."""
+
+    clean: InputsLike | Mapping[str, Tensor]
+    corrupted: InputsLike | Mapping[str, Tensor]
+    metric: MetricLike
+    answers: AnswersLike | None
+    what: What
+    direction: Direction
+    positions: str | Sequence[int]
+    heads: HeadsLike | None
+    estimator: PatchEstimator
+    first_token: bool
+    controls: int
+    seed: int
+    num_tokens: int
+
+    @cached_property
+    def question(self) -> tuple[Metric, Pairs, dict[str, str]]:
+        """The metric, the pairs as it wants them read, and notes."""
+        pairs = read_pairs(self.lm, self.clean, self.corrupted, max(1, self.num_tokens // 4))
+        require_all_heads(self.lm.model, self.lm.name, "patch")
+        return metric_of(self.lm, pairs, self.metric, self.answers, self.first_token)
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        return [batch[0].places for batch in self.question[1].batches]
+
+    @cached_property
+    def places_patched(self) -> tuple[int, ...] | None:
+        """The positions that are patched together; None: all, or each by itself."""
+        return _positions(self.lm, self.question[1], self.positions)
+
+    @cached_property
+    def chosen_heads(self) -> tuple[Head, ...]:
+        return tuple(self.lm.spec.heads if self.heads is None else self.lm.spec.select(self.heads))
+
+    @cached_property
+    def patches(self) -> list[Patch]:
+        """A patch for each head, or for each of its positions."""
+        count = self.question[1].lengths[0]
+        spots: list[tuple[int, ...] | None] = [(place,) for place in range(count)]
+        spots = spots if self.positions == "each" else [self.places_patched]
+        return [Patch((head,), self.what, spot) for head in self.chosen_heads for spot in spots]
+
+    @cached_property
+    def controls_drawn(self) -> list[Patch]:
+        """Patches of heads drawn at random, which take numbers of an unrelated text."""
+        first = self.question[1].batches[0][0]
+        if not self.controls or unrelated(self.lm, first, 1, torch.Generator()) is None:
+            return []
+        drawn = np.random.Generator(np.random.PCG64(self.seed)).integers(len(self.patches), size=self.controls)
+        return [replace(self.patches[index], row=number % UNRELATED) for number, index in enumerate(drawn)]
+
+    @cached_property
+    def sweep(self) -> _Sweep:
+        metric, pairs, _ = self.question
+        patches = (*self.patches, *self.controls_drawn)
+        return _Sweep(self.lm, pairs, patches, metric, self.direction, self.seed, self.num_tokens)
+
+    def result(self, number: int) -> Result:
+        if self.estimator == "exact":
+            levels, changes = self.sweep.of(number)
+            return {"levels": levels, "changes": changes, "because": self.words(self.sweep.runner.because)}
+        metric, pairs, _ = self.question
+        require_slope(metric, self.direction)
+        levels, changes = batch_gradients(
+            self.lm, pairs, number, metric, self.what, self.direction, self.chosen_heads, guard=not self._guarded
+        )
+        self._guarded = True
+        return {"levels": levels, "changes": changes, "because": self.words(gradient_in_words(metric))}
+
+    def __post_init__(self) -> None:
+        self._guarded = False
+
+    @property
+    def key(self) -> str:
+        metric, pairs, notes = self.question
+        words = (metric.name, notes, self.what, self.direction, self.positions, self.chosen_heads, self.estimator,
+                 self.answers, self.controls, self.seed, self.num_tokens)  # fmt: skip
+        return f"patch {self.digest((side for batch in pairs.batches for side in batch), *words)}"
 
 
 def other_run(
@@ -706,14 +838,49 @@ def gradients(
     progress: Progress | None,
 ) -> tuple[Float64[Tensor, "two text"], Float64[Tensor, "text head position"], str]:
     """Metrics of both runs, and each head's estimated change at each position."""
+    require_slope(metric, direction)
+    levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
+    effects = torch.zeros(pairs.num_texts, len(heads), max(pairs.lengths), dtype=torch.float64, device="cpu")
+    for number, batch in enumerate(pairs.batches):
+        places = list(batch[0].places)
+        levels[:, places], effects[places] = batch_gradients(
+            lm, pairs, number, metric, what, direction, heads, guard=not number
+        )
+        if progress is not None:
+            progress(number + 1, len(pairs.batches))
+    require_numbers(effects, metric, "its gradient")
+    return levels, effects, gradient_in_words(metric)
+
+
+def require_slope(metric: Metric, direction: Direction) -> None:
+    """Errors: StatisticError for a metric that has no slope where its gradient would be taken."""
     if metric.name == "kl" and direction == "noise":
         raise StatisticError(
             "metric 'kl' is least at the clean run, so its gradient there is 0 and estimates nothing: use "
             "direction='denoise', another metric, or estimator='exact'."
         )
-    levels = torch.zeros(2, pairs.num_texts, dtype=torch.float64, device="cpu")
-    effects = torch.zeros(pairs.num_texts, len(heads), max(pairs.lengths), dtype=torch.float64, device="cpu")
-    into = DIRECTIONS.index(direction)
+
+
+def gradient_in_words(metric: Metric) -> str:
+    return f"(other - own) * d {metric.name} / d own, the first-order estimate of a patch"
+
+
+def batch_gradients(
+    lm: LoadedModel,
+    pairs: Pairs,
+    number: int,
+    metric: Metric,
+    what: What,
+    direction: Direction,
+    heads: Sequence[Head],
+    *,
+    guard: bool,
+) -> tuple[Float64[Tensor, "two b"], Float64[Tensor, "b head position"]]:
+    """The same of one batch of pairs."""
+    batch, into = pairs.batches[number], DIRECTIONS.index(direction)
+    size = len(batch[0].places)
+    levels = torch.zeros(2, size, dtype=torch.float64, device="cpu")
+    effects = torch.zeros(size, len(heads), max(pairs.lengths), dtype=torch.float64, device="cpu")
     calls: dict[tuple[str, int], AttentionCall] = {}
     shifts: dict[tuple[str, int], Tensor] = {}
 
@@ -724,39 +891,32 @@ def gradients(
         shifts[key] = torch.zeros_like(call.out).requires_grad_()
         return call.out + shifts[key]
 
-    for done, batch in enumerate(pairs.batches):
-        calls.clear()
-        shifts.clear()
-        partners, partner_level, edited = other_run(lm, batch, metric, into, guard=not done)
-        places = list(edited.places)
-        with torch.enable_grad():
-            reading = read_under(lm, edited, metric, [shift], grad=True).reading
-        if not reading.requires_grad:
-            raise StatisticError(
-                f"metric {metric.name!r} is a metric without a gradient (a count, an argmax, or numbers that left the "
-                f"graph): use estimator='exact'."
-            )
-        # Texts do not depend on each other, so one backward pass through the sum gives each text its own slopes.
-        slopes = torch.autograd.grad(reading.sum(), list(shifts.values()), allow_unused=True)
-        by_layer = {
-            key: attributed(calls[key], partners[key], slope, what)
-            for key, slope in zip(shifts, slopes, strict=True)
-            if slope is not None
-        }
-        for index, head in enumerate(heads):
-            if (head.stack, head.layer) in by_layer:
-                part = by_layer[head.stack, head.layer][:, head.index].double().cpu()
-                # Stacks may read texts of unlike lengths, and then only sums over positions are asked for.
-                if part.shape[1] > effects.shape[2]:
-                    part = part.sum(1, keepdim=True)
-                # At the end of the axis, so that positions from the end mean the same in texts of unlike lengths.
-                begin = effects.shape[2] - part.shape[1] if max(pairs.lengths) != min(pairs.lengths) else 0
-                effects[places, index, begin : begin + part.shape[1]] = part
-        levels[1 - into, places], levels[into, places] = reading.detach().double().cpu(), partner_level
-        if progress is not None:
-            progress(done + 1, len(pairs.batches))
-    require_numbers(effects, metric, "its gradient")
-    return levels, effects, f"(other - own) * d {metric.name} / d own, the first-order estimate of a patch"
+    partners, partner_level, edited = other_run(lm, batch, metric, into, guard=guard)
+    with torch.enable_grad():
+        reading = read_under(lm, edited, metric, [shift], grad=True).reading
+    if not reading.requires_grad:
+        raise StatisticError(
+            f"metric {metric.name!r} is a metric without a gradient (a count, an argmax, or numbers that left the "
+            f"graph): use estimator='exact'."
+        )
+    # Texts do not depend on each other, so one backward pass through the sum gives each text its own slopes.
+    slopes = torch.autograd.grad(reading.sum(), list(shifts.values()), allow_unused=True)
+    by_layer = {
+        key: attributed(calls[key], partners[key], slope, what)
+        for key, slope in zip(shifts, slopes, strict=True)
+        if slope is not None
+    }
+    for index, head in enumerate(heads):
+        if (head.stack, head.layer) in by_layer:
+            part = by_layer[head.stack, head.layer][:, head.index].double().cpu()
+            # Stacks may read texts of unlike lengths, and then only sums over positions are asked for.
+            if part.shape[1] > effects.shape[2]:
+                part = part.sum(1, keepdim=True)
+            # At the end of the axis, so that positions from the end mean the same in texts of unlike lengths.
+            begin = effects.shape[2] - part.shape[1] if max(pairs.lengths) != min(pairs.lengths) else 0
+            effects[:, index, begin : begin + part.shape[1]] = part
+    levels[1 - into], levels[into] = reading.detach().double().cpu(), partner_level
+    return levels, effects
 
 
 @exact_arithmetic()

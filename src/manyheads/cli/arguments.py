@@ -28,12 +28,21 @@ from manyheads.base import no_access
 from manyheads.cli import start
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, ModelError, StatisticError, TextError
+from manyheads.errors import (
+    EngineError,
+    FileAccessError,
+    HeadError,
+    ManyHeadsError,
+    ModelError,
+    StatisticError,
+    TextError,
+)
 from manyheads.heads import Head
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
     from manyheads.models import LoadedModel
+    from manyheads.ray import Engine
 
 DEFAULT_MODEL = os.environ.get("MANYHEADS_DEFAULT_MODEL") or "smollm2"
 """The model of a command that names none. Why this one: docs/decisions/017-the-first-model.md."""
@@ -71,6 +80,17 @@ ShardOption = Annotated[str | None, typer.Option("--shard", metavar="K/N", help=
 ShardBy = Annotated[str, typer.Option("--shard-by", metavar="WHAT", help=BY_HELP)]
 ShardOut = Annotated[Path | None, to_file("--out", OUT_HELP)]
 ResumeFolder = Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)]
+ENGINES = ("ray",)  # as `ENGINES` of measurement/corpus_run/driver.py, which imports torch
+ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (pip install 'manyheads[ray]')."
+ADDRESS_HELP = "Of --engine: the cluster, auto, HOST:PORT or ray://... Default: this machine's cores."
+ACTORS_HELP = "Of --engine: how many processes. Default: one for each accelerator, else for each core."
+GPUS_HELP = "Of --engine: accelerators of each process, or a part of one. Default: 1 where there are some."
+EVERY_HELP = "Of --engine: seconds after which a process hands over what it has, lost at most if it dies. Default: 30."
+EngineName = Annotated[str | None, typer.Option("--engine", metavar="NAME", help=ENGINE_HELP)]
+EngineAddress = Annotated[str | None, typer.Option("--address", metavar="ADDRESS", help=ADDRESS_HELP)]
+EngineActors = Annotated[int | None, typer.Option("--actors", metavar="N", min=1, help=ACTORS_HELP)]
+EngineGpus = Annotated[float | None, typer.Option("--gpus-per-actor", metavar="X", min=0.0, help=GPUS_HELP)]
+EngineEvery = Annotated[float | None, typer.Option("--every", metavar="SECONDS", min=0.0, help=EVERY_HELP)]
 METRICS = ("auto", "loss", "kl", "cosine")
 """Those that need no labels: nobody types any. Here, so that `--help` and a misspelt one need no model."""
 MetricName = Annotated[str, typer.Option("--metric", metavar="NAME", help="auto, loss, kl or cosine.")]
@@ -285,6 +305,25 @@ def check_folder(talk: ProgressLine, path: Path) -> None:
         raise
     except OSError as error:
         raise no_access("write", path, error) from error
+
+
+def chosen_engine(
+    name: str | None, address: str | None, actors: int | None, gpus: float | None, every: float | None
+) -> Engine | None:
+    """The engine that was chosen, which is there and answers; None: this process measures. Errors: EngineError."""
+    options = {"--address": address, "--actors": actors, "--gpus-per-actor": gpus, "--every": every}
+    if name is None:
+        if given := next((option for option, value in options.items() if value is not None), None):
+            raise EngineError(f"{given} is of an engine, and none was chosen: add --engine ray, or leave it out.")
+        return None
+    if name not in ENGINES:
+        raise EngineError(f"--engine {name} is unknown: use {' or '.join(ENGINES)}.")
+    # Imports torch, for which --help is not to wait.
+    from manyheads.ray import Engine
+
+    engine = Engine(address, actors, gpus) if every is None else Engine(address, actors, gpus, every=every)
+    engine.check()
+    return engine
 
 
 def check_metric(name: str) -> None:

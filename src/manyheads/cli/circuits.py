@@ -25,14 +25,21 @@ from manyheads.cli.arguments import (
     AsJson,
     DeviceName,
     DtypeName,
+    EngineActors,
+    EngineAddress,
+    EngineEvery,
+    EngineGpus,
+    EngineName,
     ModelChoice,
     ModelName,
+    ResumeFolder,
     Source,
     TargetsFile,
     TextsAreLines,
     TextsFile,
     TextWords,
     check_output,
+    chosen_engine,
     given_texts,
     head_of,
     load_model,
@@ -93,6 +100,12 @@ def patch(
     ] = 10,
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw the grid of effects: .png, .svg or .pdf.")] = None,
+    resume: ResumeFolder = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
+    actors: EngineActors = None,
+    gpus_per_actor: EngineGpus = None,
+    every: EngineEvery = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -106,6 +119,7 @@ def patch(
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
     texts = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     places: str | list[int] = positions
     if positions not in ("all", "each"):
@@ -120,7 +134,7 @@ def patch(
             lm, clean.given, corrupted.given, metric, answers, cast("circuits.What", what),
             direction=cast("circuits.Direction", direction), positions=places,
             estimator=cast("circuits.PatchEstimator", estimator), first_token=first_token, controls=controls,
-            progress=progress,
+            progress=progress, resume=resume, engine=crew,
         )  # fmt: skip
     document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
     hand_out(result, save, figures.save_patching, plot, document if as_json else patching_lines(result, clean.origin))

@@ -24,10 +24,16 @@ from manyheads.cli.arguments import (
     AsJson,
     DeviceName,
     DtypeName,
+    EngineActors,
+    EngineAddress,
+    EngineEvery,
+    EngineGpus,
+    EngineName,
     HeadNames,
     MetricName,
     ModelChoice,
     ModelName,
+    ResumeFolder,
     Source,
     TargetsFile,
     TextOrOwn,
@@ -36,6 +42,7 @@ from manyheads.cli.arguments import (
     check_folder,
     check_metric,
     check_output,
+    chosen_engine,
     given_texts,
     load_model,
     read_source,
@@ -313,6 +320,12 @@ def importance(
     curve: Annotated[
         Path | None, to_file("--curve", "Draw the loss as more and more heads are removed: .png, .svg or .pdf.")
     ] = None,
+    resume: ResumeFolder = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
+    actors: EngineActors = None,
+    gpus_per_actor: EngineGpus = None,
+    every: EngineEvery = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -329,17 +342,22 @@ def importance(
     if estimator not in ESTIMATORS:
         raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation, gradient or both.")
     check_metric(metric)
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
     ablated = Ablate("L*", kind=cast("AblationKind", kind)).kind  # refuses one that there is not, in its own words
     texts = given_texts(talk, text or [], file, lines, model, targets)
     choice = ModelChoice(model, device, dtype)
     lm = load_model(talk, choice)
     first = cast("Estimator", "ablation" if estimator == "both" else estimator)
     with talk.step(f"reading the texts: what each of {len(lm.spec.heads)} heads is worth") as progress:
-        result = interventions.importance(lm, texts.given, first, kind=ablated, metric=metric, progress=progress)
+        result = interventions.importance(
+            lm, texts.given, first, kind=ablated, metric=metric, progress=progress, resume=resume, engine=crew
+        )
     second = removed = None
     if estimator == "both":
         with talk.step("reading, forwards and back") as progress:
-            second = interventions.importance(lm, texts.given, "gradient", metric=metric, progress=progress)
+            second = interventions.importance(
+                lm, texts.given, "gradient", metric=metric, progress=progress, resume=resume, engine=crew
+            )
     if save is not None:
         result.save(save)
     if curve is not None:

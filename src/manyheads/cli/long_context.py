@@ -20,9 +20,16 @@ from manyheads.cli.arguments import (
     AsJson,
     DeviceName,
     DtypeName,
+    EngineActors,
+    EngineAddress,
+    EngineEvery,
+    EngineGpus,
+    EngineName,
     ModelChoice,
+    ResumeFolder,
     Source,
     check_output,
+    chosen_engine,
     count_option,
     load_model,
     opened_corpus,
@@ -95,6 +102,12 @@ def split(
     ] = None,
     save: Annotated[Path | None, to_file("--save", "Write the split: .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw scores and the curve: .png, .svg or .pdf.")] = None,
+    resume: ResumeFolder = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
+    actors: EngineActors = None,
+    gpus_per_actor: EngineGpus = None,
+    every: EngineEvery = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -113,6 +126,7 @@ def split(
         texts, model = [*([] if model is None else [model]), *(texts or [])], named
     if by is not None and by not in CRITERIA:
         raise StatisticError(f"--by {by} is unknown: use {', '.join(CRITERIA[:-1])} or {CRITERIA[-1]}.")
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
     chosen_texts = None
     if texts:  # files, each of them a text, or lines of JSON
         listed = []
@@ -142,6 +156,7 @@ def split(
         result = long_context.split_heads(
             lm, chosen_texts.given, keep, by=by, sink=sink, recent=recent, context=context, batch=batch, random=random,
             random_curve=random_curve, shares=shares, needles=needles, progress=progress,
+            resume=resume, engine=crew,
         )  # fmt: skip
     document = {"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()}
     hand_out(result, save, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))

@@ -28,6 +28,11 @@ from manyheads.cli.arguments import (
     CorpusFiles,
     DeviceName,
     DtypeName,
+    EngineActors,
+    EngineAddress,
+    EngineEvery,
+    EngineGpus,
+    EngineName,
     ModelChoice,
     ModelName,
     ResumeFolder,
@@ -41,6 +46,7 @@ from manyheads.cli.arguments import (
     TextsFile,
     check_output,
     check_statistics,
+    chosen_engine,
     chosen_shard,
     given_corpora,
     load_model,
@@ -80,6 +86,7 @@ if TYPE_CHECKING:
 
     from manyheads.corpora import Corpus, Shard
     from manyheads.models import LoadedModel
+    from manyheads.ray import Engine
     from manyheads.roles.compare import Comparison
     from manyheads.statistics import HeadTable, Statistic
 
@@ -109,6 +116,11 @@ def stats(
     out: ShardOut = None,
     resume: ResumeFolder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
+    engine: EngineName = None,
+    address: EngineAddress = None,
+    actors: EngineActors = None,
+    gpus_per_actor: EngineGpus = None,
+    every: EngineEvery = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -122,7 +134,9 @@ def stats(
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
-    place = chosen_shard(shard, shard_by, out, {"--save": save, "--json": as_json and not dry_run, "--all": complete})
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
+    whole = {"--save": save, "--json": as_json and not dry_run, "--all": complete, "--engine": engine}
+    place = chosen_shard(shard, shard_by, out, whole)
     request = requested_statistics(statistics)
     if show_list:
         if text or file is not None:
@@ -135,7 +149,7 @@ def stats(
     texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model, targets)
     check_statistics(request, texts)
     lm = load_model(talk, ModelChoice(model, device, dtype))
-    measured = _measured(talk, lm, texts, passages, request, origin, place, resume, dry_run)
+    measured = _measured(talk, lm, texts, passages, request, origin, place, resume, dry_run, crew)
     if dry_run:
         show_forecasts(measured, as_json)
         return
@@ -221,6 +235,7 @@ def _measured(
     place: Shard | None,
     resume: Path | None,
     dry_run: bool,
+    engine: Engine | None,
 ) -> list[Any]:
     """The statistics of the texts, and those of coreference, of passages: a table for each reading that is needed.
 
@@ -233,6 +248,7 @@ def _measured(
     - `place`: which shard is read; then there are sums in place of tables.
     - `resume`: the folder of a run that may be stopped.
     - `dry_run`: then there are forecasts in place of tables.
+    - `engine`: whose processes measure; None: this one.
     """
     # All import torch, for which --help is not to wait.
     from manyheads.statistics import Survey, choose, matches  # as above
@@ -242,10 +258,12 @@ def _measured(
     about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
     of_all = [item for item in items if item not in about or item.startswith(("*", "?", "["))]
 
+    apart = passages is not None  # no corpus: what an engine sends should be small
+
     def of_texts(survey: Survey) -> list[Statistic]:
         # With passages at hand a sentence alone is not asked who is meant in it.
         chosen = choose(of_all[0] if of_all in (["default"], ["all"]) else of_all, survey)
-        return [statistic for statistic in chosen if passages is None or statistic.name not in NAMES]
+        return [statistic for statistic in chosen if not apart or statistic.name not in NAMES]
 
     def of_passages(survey: Survey) -> list[Statistic]:
         return [statistic for statistic in choose(about, survey) if statistic.name in NAMES]
@@ -262,7 +280,7 @@ def _measured(
             of_place = corpus if place is None else corpus.shard(place.index, place.of, place.by)
             return corpus_run.forecast(lm, of_place, chosen, resume=folder)
         if place is None:
-            return measurement.measure(lm, source, chosen, progress=progress, resume=folder)
+            return measurement.measure(lm, source, chosen, progress=progress, resume=folder, engine=engine)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)
         return corpus_run.HeadSums(lm, chosen, reading=reading).update(part, resume=folder, progress=progress)
 

@@ -8,6 +8,7 @@ from .corpus import Failures as Failures
 from .corpus import Shard as Shard
 from .corpus import as_corpus as as_corpus
 from .corpus import corpus_of as corpus_of
+from .corpus import corpus_of_rows as corpus_of_rows
 from .corpus import is_about_texts as is_about_texts
 from .corpus import reason_of as reason_of
 from .lines import KINDS as KINDS

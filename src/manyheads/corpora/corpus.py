@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from manyheads import private_names
 from manyheads.base import Json, first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
 from manyheads.heads import NotIterated
@@ -154,11 +155,14 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
 def as_corpus(texts: object) -> Corpus:
     """Texts as a corpus: a list, an iterator of strings or Documents, a corpus as it is.
 
-    A list is named by its contents and can be read again; an iterator has no key: it can be read once only. An item
-    that is no text becomes a Document with a problem. Errors: TextError for an argument that holds no texts at all.
+    A list is named by its contents and can be read again; an iterator has no key: it can be read once only. Of rows (a
+    `ray.data.Dataset`, a dataset of the datasets library) the column "text" is read (`corpus_of_rows`). An item that is
+    no text becomes a Document with a problem. Errors: TextError for an argument that holds no texts at all.
     """
     if isinstance(texts, Corpus):
         return texts
+    if _library(texts) in ROWS:
+        return corpus_of_rows(texts)
     if isinstance(texts, str | Document):
         texts = [texts]
     kind = type(texts).__name__
@@ -175,6 +179,50 @@ def as_corpus(texts: object) -> Corpus:
     count = len(documents)
     key, again = f"{count} texts {digest.hexdigest()}", partial(as_corpus, documents)
     return Corpus(lambda: iter(documents), f"{count:,} texts", key, count, again=again)
+
+
+ROWS = ("ray", "datasets")  # libraries whose datasets are tables of rows
+
+
+def _library(texts: object) -> str:
+    return type(texts).__module__.partition(".")[0]
+
+
+def corpus_of_rows(rows: Any, text: str = "text", name: str | None = None) -> Corpus:
+    """A column of a `ray.data.Dataset`, or of a Dataset or IterableDataset of the datasets library, in its own order.
+
+    - text, name: the columns that hold the texts and their names; without `name` they are called by their numbers.
+
+    A Dataset of the datasets library can be read again; the others have no key, and are read once.
+    Errors: TextError for a column that is not there, as it is read; what is no text is a Document with a problem.
+    """
+    library = _library(rows)
+    if library not in ROWS:
+        raise TextError(f"a {type(rows).__name__} has no columns: text= and name= are for datasets.")
+    key, total = private_names.fingerprint_of(rows), None
+    if key:
+        key, total = f"rows {key} {text} {name}", len(rows)
+    origin = "a dataset of Ray's" if library == "ray" else "a dataset" if total is None else f"{total:,} rows"
+    again = partial(corpus_of_rows, rows, text, name) if key else None
+    return Corpus(partial(_rows, rows, text, name), origin, key, total, again=again)
+
+
+def _rows(rows: Any, text: str, name: str | None) -> Iterator[Document]:
+    for number, row in enumerate(_ray_rows(rows) if _library(rows) == "ray" else rows, 1):
+        if lacking := [column for column in (text, name) if column is not None and column not in row]:
+            raise TextError(f"{lacking[0]!r} is no column of the dataset: it has {', '.join(map(str, row))}.")
+        value = row[text]
+        problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
+        row_name = f"row {number - 1}" if name is None else str(row[name])
+        yield Document("" if problem else value, row_name, at=number, problem=problem)
+
+
+def _ray_rows(rows: Any) -> Iterator[Mapping[str, Any]]:
+    # By default blocks come in the order in which they are read, another one each time. Set on a copy: the dataset's
+    # own context is its owner's.
+    rows = rows.copy(rows, _deep_copy=True)
+    rows.context.execution_options.preserve_order = True
+    return rows.iter_rows()
 
 
 def _documents(texts: Iterable[object]) -> Iterator[Document]:

@@ -265,15 +265,22 @@ class Runner:
         after: list[Tensor] = []
         # Batch by batch: log-probabilities of a whole corpus would be the largest thing in memory.
         for done, batch in enumerate(batches):
-            plain, changes[list(batch.places)], first = self.run(batch)
-            source = "an intervention" if self.share else "these texts"
-            require_numbers(changes[list(batch.places)], self.metric, source)
+            plain, changes[list(batch.places)], first = self._checked(batch)
             if first is not None and not self.metric.flat:
                 before.append(plain)
                 after.append(first)
             if progress is not None:
                 progress(done + 1, len(batches))
         return Swept(tuple(before), tuple(after), changes, self.because)
+
+    def changes(self, batch: Batch) -> Float64[Tensor, "b plan"]:
+        """The changes in the texts of one batch. Errors: StatisticError for a metric that gives NaN."""
+        return self._checked(batch).changes
+
+    def _checked(self, batch: Batch) -> BatchRan:
+        ran = self.run(batch)
+        require_numbers(ran.changes, self.metric, "an intervention" if self.share else "these texts")
+        return ran
 
     def run(self, batch: Batch, seen: Callable[[Calls], None] | None = None) -> BatchRan:
         """The unedited model's reading of a batch, and every intervention's change in each of its texts.

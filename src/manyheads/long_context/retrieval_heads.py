@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -27,7 +28,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.base import Progress, one_of, plural, whole
-from manyheads.edits import METRICS, Metric, Runner, choose_metric, plan_edits, require_loaded
+from manyheads.edits import METRICS, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, generate, read
 from manyheads.interventions.effects import rank_correlation
@@ -41,6 +42,7 @@ from manyheads.long_context.needles import (
 from manyheads.long_context.split_layer import JoinedBy, split_layers
 from manyheads.long_context.split_passes import SplitPasses
 from manyheads.machine import require_all_heads
+from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.spec import CROSS
@@ -84,6 +86,8 @@ def split_heads(
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
+    resume: str | Path | None = None,
+    engine: Engine | str | None = None,
 ) -> HeadSplit:
     """Which key/value heads of a decoder keep the whole context and which may stream, with evidence from other texts.
 
@@ -107,6 +111,9 @@ def split_heads(
     - `seed`: draws these.
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how much is done, and of how much.
+    - `resume`: a folder in which effects, and each text's and needle's numbers, are kept: the same call goes on.
+    - `engine`: "ray", or a `manyheads.ray.Engine`, whose processes compute effects and read the texts that report; what
+      is read off the weights of one pass, this process reads. The numbers are the same.
 
     `evidence` of the result:
 
@@ -127,7 +134,8 @@ def split_heads(
     Cost: by effect, about (L + 1) / 2 forward passes over the first half for the groups of one layer, in a model of L
     layers, and by needle effect as many over that half's needles; then `shares` + `random` passes over the other half
     and its needles, of the rows behind `sink + recent` and of the layers from a split's first streaming one on
-    (`notes["passes"]`). A text's logits are held whole. Errors: StatisticError, TextError, ModelError, PlanError.
+    (`notes["passes"]`). A text's logits are held whole. Errors: StatisticError, TextError, ModelError, PlanError,
+    EngineError.
     Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024, Retrieval heads.
     """
     stack = _stack_of(lm)
@@ -177,14 +185,12 @@ def split_heads(
     }
     computed = "read off the weights of one pass"
     if "effect" in (by, *also):
-        # A sweep expands batches, so its plain ones are smaller.
-        batches = tuple(choosing.reading.batches(num_tokens // 4))
-        values, computed = _effects(lm, split, batches, LOSS, num_tokens, progress)
+        effects = _Effects(lm, choosing.rows, split, (), num_tokens)
+        values, computed = effects.by_row(engine, None if resume is None else Path(resume) / "effect", progress)
         criteria["effect"] = _by_layer(split, choosing.by_text(values).mean(1))
     if "needle_effect" in (by, *also) and probes[0]:
-        batches = _batches(lm, [needle.ids for needle in probes[0]], num_tokens // 4)
-        metric = replace(LOSS, read=partial(answer_losses, needles=probes[0]), by_token=False)
-        values, computed = _effects(lm, split, batches, metric, num_tokens, progress)
+        effects = _Effects(lm, [needle.ids for needle in probes[0]], split, tuple(probes[0]), num_tokens)
+        values, computed = effects.by_row(engine, None if resume is None else Path(resume) / "needle effect", progress)
         criteria["needle_effect"] = _by_layer(split, values.mean(1))
     if missing := [name for name in (by, *also) if name not in criteria]:
         raise StatisticError(
@@ -205,24 +211,11 @@ def split_heads(
     # curve of them would show, that of the loss shows already.
     compared_splits = [split.with_keep(share) for share in curve_shares] + [order.with_keep(keep) for order in drawn]
     of_curve = [order.with_keep(share) for share in curve_shares for order in drawn] if random_curve else []
-    passes, of_needles = SplitPasses(lm, [*compared_splits, *of_curve]), SplitPasses(lm, compared_splits)
-    finished = _finished(lm, reporting, sink + recent)
-    num_cut = sum(begin < len(reporting.rows[place]) for place, (begin, _) in finished.items())
-    count = StepCount((len(reporting.rows) + num_cut) * passes.count + len(probes[1]) * of_needles.count, progress)
-    by_row: list[list[float]] = []
-    written: list[list[float]] = []
-    for place, row in enumerate(reporting.rows):
-        begin, ids = finished.get(place, (len(row), row))
-        # A text behind which the model wrote is read with that, in one pass; one that had to be cut for it, in two.
-        whole_text = row if begin < len(row) else ids
-        predicted = passes.read(whole_text, range(len(whole_text) - 1), count.step)
-        by_row.append([float(one.losses[: len(row) - 1].mean()) for one in predicted])
-        first = begin - 1
-        if begin < len(row):
-            first, predicted = 0, passes.read(ids, range(begin - 1, len(ids) - 1), count.step)
-        if place in finished:
-            written.append([float(one.right[first:].cumprod(0).double().mean()) for one in predicted])
-    losses = reporting.by_text(np.array(by_row).T)
+    reports = _Reports(lm, reporting.rows, compared_splits, of_curve, tuple(probes[1]), sink + recent)
+    results = reports.results(engine=engine, resume=resume and Path(resume) / "reports", progress=progress)
+    of_rows, of_probes = results[: len(reporting.rows)], results[len(reporting.rows) :]
+    losses = reporting.by_text(torch.stack([result["loss"] for result in of_rows]).numpy().T)
+    written = [result["written"] for result in of_rows if "written" in result]
 
     def beside(readings: Readings, place: int) -> Float64[ndarray, "split text"]:
         """The split at a share and the random ones there, behind the model as it is."""
@@ -233,11 +226,7 @@ def split_heads(
 
     recall, recalls = None, [None] * num_shares
     if probes[1]:
-        answered = []
-        for needle in probes[1]:
-            answer = range(needle.answer[0] - 1, needle.answer[1] - 1)
-            answered.append([float(one.right.all()) for one in of_needles.read(needle.ids, answer, count.step)])
-        readings = np.array(answered).T
+        readings = torch.stack([result["found"] for result in of_probes]).numpy().T
         recall = compared(readings[0], beside(readings, own_place), -1)
         recalls = readings[1 : 1 + num_shares].mean(1).tolist()
     curve = [
@@ -246,7 +235,7 @@ def split_heads(
     ]
     generation = None
     if written:
-        shares_written = np.array(written).T
+        shares_written = torch.stack(written).numpy().T
         generation = compared(shares_written[0], beside(shares_written, own_place), -1)
     rows = [len(row) for row in reporting.rows]
     size: dict[str, Any] = {"context": context or max(rows), "batch": batch, "element_bytes": lm.dtype.itemsize}
@@ -274,7 +263,7 @@ def split_heads(
     evidence["verdict"] = verdict_of(split, evidence["loss"], evidence["recall"])
     notes = {
         "computed": computed,
-        "passes": passes.because,
+        "passes": reports.longest(of_rows, "because"),
         "random": f"{random} orders of all heads, from seed {seed}" + f", at keep {keep:g}" * (not random_curve),
         "loss": f"the mean over {plural(reporting.num_texts, 'text')} that report of each one's mean over its tokens",
     }
@@ -478,23 +467,53 @@ def _distant(
     return masses, {layer: most for layer, most in visible.items() if most < half.longest}
 
 
-def _effects(
-    lm: LoadedModel,
-    split: HeadSplit,
-    batches: Sequence[Batch],
-    metric: Metric,
-    num_tokens: int,
-    progress: Progress | None,
-) -> tuple[Float64[ndarray, "plan row"], str]:
-    """What it changes in each row when each key/value head's query heads stream, all others whole; how it was computed.
+@dataclass(eq=False)
+class _Effects(Items):
+    """Batches of rows of tokens: what changes in each row when a key/value head's query heads stream, all others whole.
 
-    A plan for each key/value head of the layers that can be divided, in their order.
+    The change is of the row's loss, or of its answer's where the rows are `needles`.
     """
-    groups = [(place, g) for place, layer in split.dividable for g in range(layer.num_kv_heads)]
-    plans = [Plan(Ablate(split.query_heads(*group), kind="streaming", sink=split.sink, recent=split.recent))
-             for group in groups]  # fmt: skip
-    swept = Runner.of(lm, plan_edits(lm, plans), metric, num_tokens=num_tokens).over(batches, progress)
-    return swept.changes.numpy().T, swept.because
+
+    rows: Sequence[Sequence[int]]
+    split: HeadSplit
+    needles: tuple[Needle, ...]
+    num_tokens: int
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        # A sweep expands batches, so its plain ones are smaller.
+        return tuple(read(self.lm, Inputs(ids=self.rows)).batches(self.num_tokens // 4))
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        return [batch.places for batch in self.batches]
+
+    @cached_property
+    def runner(self) -> Runner:
+        split, metric = self.split, LOSS
+        if self.needles:
+            metric = replace(LOSS, read=partial(answer_losses, needles=self.needles), by_token=False)
+        # A plan for each key/value head of the layers that can be divided, in their order.
+        groups = [(place, g) for place, layer in split.dividable for g in range(layer.num_kv_heads)]
+        plans = [Plan(Ablate(split.query_heads(*group), kind="streaming", sink=split.sink, recent=split.recent))
+                 for group in groups]  # fmt: skip
+        return Runner.of(self.lm, plan_edits(self.lm, plans), metric, num_tokens=self.num_tokens)
+
+    def result(self, number: int) -> Result:
+        return {"values": self.runner.changes(self.batches[number]), "because": self.words(self.runner.because)}
+
+    @property
+    def key(self) -> str:
+        return f"streaming {self.digest(self.batches, self.split.layers, self.needles, self.num_tokens)}"
+
+    def by_row(
+        self, engine: Engine | str | None, resume: Path | None, progress: Progress | None
+    ) -> tuple[Float64[ndarray, "plan row"], str]:
+        """The changes of all rows, and how they were computed."""
+        results = self.results(engine=engine, resume=resume, progress=progress)
+        order = [place for places in self.places for place in places]
+        values = torch.cat([result["values"] for result in results])[torch.tensor(order, device="cpu").argsort()]
+        return values.numpy().T, self.longest(results, "because")
 
 
 def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, ndarray]:
@@ -505,36 +524,68 @@ def _by_layer(split: HeadSplit, values: Float64[ndarray, "plan"]) -> dict[int, n
 # --------------------------------------------------------------------------------------------- the other half's numbers
 
 
-def _batches(lm: LoadedModel, rows: Sequence[Sequence[int]], num_tokens: int) -> tuple[Batch, ...]:
-    """Token ids as batches."""
-    return tuple(read(lm, Inputs(ids=rows)).batches(num_tokens))
-
-
 @dataclass(eq=False)
-class StepCount:
-    """Counts passes for `progress`."""
+class _Reports(Items):
+    """Each row of tokens, then each needle, read by the model as it is and under every split.
 
-    total: int
-    progress: Progress | None
-    done: int = 0
-
-    def step(self) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
-def _finished(lm: LoadedModel, half: Half, reach: int) -> dict[int, tuple[int, Sequence[int]]]:
-    """The first rows with what the model writes behind them, greedily: where that begins, and all tokens, by row.
-
-    What another model would write is alike up to the first token that it would not write: until then both read the same
-    text, so one pass over the finished text tells that. Texts that leave no room to write are cut.
+    Of a row: its mean loss, and of the first few rows the share of what the model writes behind it that is written
+    alike. Of a needle: whether it is written right; under `compared` alone.
     """
-    limit = len(max(half.rows, key=len)) if lm.max_positions is None else lm.max_positions - WRITTEN - 1
-    ends = {place: min(len(row), limit) for place, row in enumerate(half.rows) if min(len(row), limit) > reach}
-    finished: dict[int, tuple[int, Sequence[int]]] = {}
-    for place, end in list(ends.items())[: PROMPTS if hasattr(lm.model, "generate") else 0]:
-        ids = generate(lm, [half.rows[place][:end]], WRITTEN, GREEDY).tokens.ids
-        assert ids is not None
-        finished[place] = (end, ids[0].tolist())
-    return finished
+
+    rows: Sequence[Sequence[int]]
+    compared: Sequence[HeadSplit]
+    of_curve: Sequence[HeadSplit]
+    needles: tuple[Needle, ...]
+    reach: int
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        return [(number,) for number in range(len(self.rows) + len(self.needles))]
+
+    @cached_property
+    def passes(self) -> SplitPasses:
+        return SplitPasses(self.lm, [*self.compared, *self.of_curve])
+
+    @cached_property
+    def of_needles(self) -> SplitPasses:
+        return SplitPasses(self.lm, self.compared)
+
+    @cached_property
+    def prompts(self) -> dict[int, int]:
+        """The first rows behind which the model writes, and where that begins; those without room are cut."""
+        limit = len(max(self.rows, key=len)) if self.lm.max_positions is None else self.lm.max_positions - WRITTEN - 1
+        ends = {place: min(len(row), limit) for place, row in enumerate(self.rows) if min(len(row), limit) > self.reach}
+        return dict(list(ends.items())[: PROMPTS if hasattr(self.lm.model, "generate") else 0])
+
+    def result(self, number: int) -> Result:
+        if number >= len(self.rows):
+            needle = self.needles[number - len(self.rows)]
+            answer = range(needle.answer[0] - 1, needle.answer[1] - 1)
+            found = [float(one.right.all()) for one in self.of_needles.read(needle.ids, answer)]
+            return {"found": torch.tensor(found, dtype=torch.float64, device="cpu")}
+        row: Sequence[int] = self.rows[number]
+        begin, ids = len(row), row
+        if number in self.prompts:
+            # What another model would write is alike up to the first token that it would not write: until then both
+            # read the same text, so one pass over the finished text tells that.
+            begin = self.prompts[number]
+            finished = generate(self.lm, [row[:begin]], WRITTEN, GREEDY).tokens.ids
+            assert finished is not None
+            ids = finished[0].tolist()
+        # A text behind which the model wrote is read with that, in one pass; one that had to be cut for it, in two.
+        whole_text = row if begin < len(row) else ids
+        predicted = self.passes.read(whole_text, range(len(whole_text) - 1))
+        losses = [float(one.losses[: len(row) - 1].mean()) for one in predicted]
+        out = {"loss": torch.tensor(losses, dtype=torch.float64, device="cpu")}
+        first = begin - 1
+        if begin < len(row):
+            first, predicted = 0, self.passes.read(ids, range(begin - 1, len(ids) - 1))
+        if number in self.prompts:
+            shares = [float(one.right[first:].cumprod(0).double().mean()) for one in predicted]
+            out["written"] = torch.tensor(shares, dtype=torch.float64, device="cpu")
+        return {**out, "because": self.words(self.passes.because)}
+
+    @property
+    def key(self) -> str:
+        splits = [(split.layers, split.sink, split.recent) for split in (*self.compared, *self.of_curve)]
+        return f"splits {self.digest((), self.rows, len(self.compared), splits, self.needles, self.reach)}"

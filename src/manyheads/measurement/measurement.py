@@ -48,7 +48,8 @@ def measure(
     """A table with a row for each head and a column for each statistic, over texts, pictures or sounds.
 
     - lm: a loaded model.
-    - given: a text, a list of texts, `mh.Inputs`, a `corpora.Corpus` or any iterator of strings or Documents.
+    - given: a text, a list of texts, `mh.Inputs`, a `corpora.Corpus`, any iterator of strings or Documents, or a
+      dataset of Ray Data or of the datasets library, whose column "text" is read (`corpora.corpus_of_rows`).
     - statistics: "default", "all", a name or a shell's pattern ("duplicate_*"), or a list of these and Statistics of
       your own; what is not named is not computed. Or a function of the `Survey` of a corpus' beginning.
     - sinks: those of an earlier table (`table.sinks`); without them they are found on a few of the texts.

@@ -40,7 +40,7 @@ from manyheads.heads import Head
 from manyheads.inputs import Inputs, InputsLike, Piece, Reading, fault_in, record, tokenised
 from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
 from manyheads.measurement import by_model, measure, measure_corpus, sums_of
-from manyheads.measurement.corpus_run import HeadSums, RunRequest, Wanted, require_own
+from manyheads.measurement.corpus_run import Engine, HeadSums, RunRequest, Wanted, require_own
 from manyheads.models import LoadedModel
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
@@ -95,6 +95,7 @@ def find_roles(
     ranks: Ranks | None = None,
     on_questions: Callable[[dict[str, str]], None] | None = None,
     on_reading: Callable[[str], None] | None = None,
+    engine: Engine | str | None = None,
 ) -> Roles:
     """What each head of a loaded model does on some texts: one role a head, in the model's order, and every claim.
 
@@ -114,6 +115,8 @@ def find_roles(
       reading: what it raises ends the run.
     - `on_reading`: called with each reading's name as it begins: "texts", "passages", "second corpus", "examples",
       "probes", as far as they are asked for.
+    - `engine`: as in `measure`: every reading is its processes', and the first, second and passages' are one after
+      another; examples and probes are this process' own.
 
     Where processes hold heads of one model (tensor parallelism) all get all roles, without examples, and probes are
     refused.
@@ -142,10 +145,13 @@ def find_roles(
         inputs = Inputs.of(source)
         if not callable(statistics) or inputs.texts is None or inputs.has_media:
             return measure(
-                lm, source, statistics, sinks=sinks, kinds=kinds, progress=progress, resume=folder, ranks=ranks
-            )
-        what = RunRequest(lm, statistics, inputs.long, sinks, kinds, watch=questions.watch)
-        return measure_corpus(what, inputs.texts, progress=progress, resume=folder, ranks=ranks)
+                lm, source, statistics, sinks=sinks, kinds=kinds, progress=progress, resume=folder, ranks=ranks,
+                engine=engine,
+            )  # fmt: skip
+        # Whoever measures in other processes watches nothing: texts of examples are measured once more, by this one.
+        watch = None if engine is not None else questions.watch
+        what = RunRequest(lm, statistics, inputs.long, sinks, kinds, watch=watch)
+        return measure_corpus(what, inputs.texts, progress=progress, resume=folder, ranks=ranks, engine=engine)
 
     tables = [read("texts", texts, questions.of_texts, kinds=True)]
     check_table(tables[0])
@@ -288,6 +294,10 @@ class _Questions:
         self.shown_by = shown_by
         self.annotated = False
         self.scored: list[TextScores] = []
+
+    def __reduce__(self) -> tuple[type[_Questions], tuple[object, ...]]:
+        # In another process: the same statistics, and nobody who is told of them.
+        return _Questions, (self.of_patterns, self.with_passages, None, None)
 
     def of_texts(self, survey: Survey) -> tuple[Statistic, ...]:
         relations = relations_of(survey)

@@ -30,6 +30,11 @@ from manyheads.cli.arguments import (
     CorpusFiles,
     DeviceName,
     DtypeName,
+    EngineActors,
+    EngineAddress,
+    EngineEvery,
+    EngineGpus,
+    EngineName,
     ModelChoice,
     ModelName,
     ResumeFolder,
@@ -37,6 +42,7 @@ from manyheads.cli.arguments import (
     ShardOption,
     ShardOut,
     check_output,
+    chosen_engine,
     chosen_shard,
     load_model,
     opened_corpus,
@@ -107,6 +113,11 @@ def roles(
     plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,
     families: Annotated[Path | None, to_file("--families", "Draw how far apart heads are: .svg, .png, .pdf.")] = None,
     report: Annotated[Path | None, to_file("--report", "Write what --all prints, and the drawing: .html.")] = None,
+    engine: EngineName = None,
+    address: EngineAddress = None,
+    actors: EngineActors = None,
+    gpus_per_actor: EngineGpus = None,
+    every: EngineEvery = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -124,7 +135,8 @@ def roles(
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
     of_all = {"--save": save, "--plot": plot, "--families": families, "--report": report, "--json": as_json}
-    of_all |= {"--ask": ask, "--all": complete, "--probes": probes, "--elsewhere": elsewhere}
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
+    of_all |= {"--engine": engine, "--ask": ask, "--all": complete, "--probes": probes, "--elsewhere": elsewhere}
     place = chosen_shard(shard, shard_by, out, of_all)
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
@@ -187,6 +199,7 @@ def roles(
             patterns=own_patterns,
             resume=resume,
             on_questions=judge,
+            engine=crew,
         )
         if rank:
             return

@@ -121,7 +121,7 @@ class _Pace:
     def said(self, done: int, total: int | None, note: str = "") -> str:
         """How far it is and, of what takes long, how much time is left; where nobody knows the end, what is done."""
         if total is None:
-            return f"{self._label} {done:,}"
+            return f"{self._label} {done:,}{f', {clean(note)}' if note else ''}"
         if self._first is None or done < self._first[1]:  # or another part of the step
             self._first = (time.monotonic(), done)
         seconds, gone = time.monotonic() - self._first[0], done - self._first[1]

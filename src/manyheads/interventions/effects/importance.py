@@ -31,10 +31,11 @@ no such cut, the least groups of all layers go, into a compact checkpoint. What 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -68,6 +69,7 @@ from manyheads.interventions.prune import (
     ways_to_lose,
 )
 from manyheads.machine import require_all_heads
+from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Ablate, AblationKind, Plan
 from manyheads.recording import PerHeadResult
@@ -203,6 +205,8 @@ def importance(
     reduce: Reduce = "example",
     num_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
+    resume: str | Path | None = None,
+    engine: Engine | str | None = None,
 ) -> Importance:
     """How much each head is worth on these texts.
 
@@ -219,10 +223,12 @@ def importance(
     - `reduce`: where the gradient's absolute value is taken: per "token", "example" or "batch".
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how much is read, and of how much.
+    - `resume`: a folder in which each batch's numbers are kept: the same call goes on with them.
+    - `engine`: "ray", or a `manyheads.ray.Engine`, whose processes read the batches; the numbers are the same.
 
     Cost: for ablation, about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers: half of what
     one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).
-    Errors: StatisticError, TextError, PlanError, ModelError. Source: Michel et al. 2019, section 4.1.
+    Errors: StatisticError, TextError, PlanError, ModelError, EngineError. Source: Michel et al. 2019, section 4.1.
     """
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
@@ -232,71 +238,110 @@ def importance(
     inputs = Inputs.of(given)
     chosen, why = choose_metric(lm, metric, inputs.labels)
     notes = {"model": lm.name, "metric": why}
-    reading = read(lm, inputs)
-    notes |= reading.remarks
     replaced = kind != "zero" or corpus is not None
+    if corpus is None and Ablate("L0H0", kind=kind).needs_corpus:
+        # Named once, for all processes: with each batch's own, the values of its texts would be others.
+        corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
+    by, notes["estimator"] = _estimator_for(lm, estimator, replaced)
+    batches = _Batches(lm, inputs, metric, by, kind, corpus, reduce, num_tokens)
+    notes |= batches.reading.remarks
     if estimator == "gradient" and replaced:
         raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
-    gradient, notes["estimator"] = _by_gradient(
-        lm, reading, chosen, estimator, reduce=reduce, replaced=replaced, num_tokens=num_tokens, progress=progress
-    )
-    if gradient is not None:
-        values, notes["computed"] = gradient
-        return Importance(lm.spec, "gradient", chosen.name, chosen.unit, values.numpy(), notes)
-    batches = tuple(reading.batches(num_tokens // 4))  # smaller ones: a sweep expands them
-    plans = [Plan(Ablate(head, kind=kind)) for head in lm.spec.heads]
-    if corpus is None and plans[0].needs_corpus:
-        corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
-    runner = Runner.of(lm, plan_edits(lm, plans, corpus), chosen, num_tokens=num_tokens)
-    swept = runner.over(batches, progress)
-    notes["computed"] = f"{kind} ablation of each head; {swept.because}"
-    # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
-    idle = [head for head, column in zip(lm.spec.heads, swept.changes.T, strict=True) if not bool(column.any())]
-    if idle:
-        notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
-    return Importance(lm.spec, "ablation", chosen.name, chosen.unit, swept.changes.numpy(), notes)
-
-
-def _by_gradient(
-    lm: LoadedModel,
-    reading: Reading,
-    metric: Metric,
-    estimator: Estimator | Literal["auto"],
-    *,
-    reduce: Reduce = "example",
-    replaced: bool = False,
-    groups: Sequence[HeadSet] | None = None,
-    num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
-) -> tuple[tuple[Float64[Tensor, "text part"], str] | None, str]:
-    """`gradients`, or None where ablation is due; and why.
-
-    - lm, reading, metric: the model, the texts and what is measured.
-    - estimator: as in `importance`.
-    - reduce, groups, progress: as in `gradients`.
-    - replaced: whether something is put in a head's place.
-    - num_tokens: of a batch, at most.
-    """
-    num_heads, auto = len(lm.spec.heads), estimator == "auto"
-    if estimator == "ablation":
-        return None, "as asked"
-    if auto and replaced:
-        return None, "ablation, exact: a gradient puts nothing in a head's place"
-    if auto and num_heads <= Runner.many_heads:
-        return None, f"ablation, exact: of up to {Runner.many_heads} heads, and there are {num_heads}"
-    size = min(num_tokens, SUMMED_TOKENS if reduce == "batch" else GRADIENT_TOKENS)
     try:
-        batches = tuple(reading.batches(size))
-        values = gradients(lm, batches, metric, reduce=reduce, groups=groups, progress=progress)
+        results = batches.results(engine=engine, resume=resume and Path(resume) / by, progress=progress)
     except _NoGradient as error:
-        if not auto:
+        if estimator != "auto":
             raise
-        return None, f"ablation, exact, though it takes long for {num_heads} heads: {error.fault}"
+        notes["estimator"] = _for_want_of_a_gradient(lm, error)
+        by, batches = "ablation", replace(batches, estimator="ablation")
+        results = batches.results(engine=engine, resume=resume and Path(resume) / by, progress=progress)
+    values = torch.zeros(batches.reading.num_texts, len(lm.spec.heads), dtype=torch.float64, device="cpu")
+    for places, result in zip(batches.places, results, strict=True):
+        values[list(places)] = result["values"]
+    if by == "gradient":
+        require_numbers(values, chosen, "its gradient")
+        notes["computed"] = _computed(chosen, reduce, DIRECTIONS)
+    else:
+        notes["computed"] = f"{kind} ablation of each head; {batches.longest(results, 'because')}"
+        # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
+        idle = [head for head, column in zip(lm.spec.heads, values.T, strict=True) if not bool(column.any())]
+        if idle:
+            notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
+    return Importance(lm.spec, by, chosen.name, chosen.unit, values.numpy(), notes)
+
+
+def _estimator_for(lm: LoadedModel, estimator: Estimator | Literal["auto"], replaced: bool) -> tuple[Estimator, str]:
+    """The estimator that "auto" means, and why. `replaced`: whether something is put in a head's place."""
+    num_heads = len(lm.spec.heads)
+    if estimator != "auto":
+        return estimator, "as asked"
+    if replaced:
+        return "ablation", "ablation, exact: a gradient puts nothing in a head's place"
+    if num_heads <= Runner.many_heads:
+        return "ablation", f"ablation, exact: of up to {Runner.many_heads} heads, and there are {num_heads}"
     why = (
         f"gradient, an estimate: there are {num_heads} heads, and ablation of more than {Runner.many_heads} takes "
         f"long; exactly by estimator='ablation' (--estimator ablation)"
     )
-    return values, why if auto else "as asked"
+    return "gradient", why
+
+
+def _for_want_of_a_gradient(lm: LoadedModel, error: _NoGradient) -> str:
+    return f"ablation, exact, though it takes long for {len(lm.spec.heads)} heads: {error.fault}"
+
+
+@dataclass(eq=False)
+class _Batches(Items):
+    """Batches of texts, in each of which every head's worth is estimated. Fields as `importance` has them."""
+
+    inputs: Inputs
+    metric: MetricLike
+    estimator: Estimator
+    kind: AblationKind
+    corpus: InputsLike | None
+    reduce: Reduce
+    num_tokens: int
+
+    @cached_property
+    def reading(self) -> Reading:
+        return read(self.lm, self.inputs)
+
+    @cached_property
+    def batches(self) -> tuple[Batch, ...]:
+        size = self.num_tokens // 4  # smaller ones: a sweep expands them
+        if self.estimator == "gradient":
+            size = min(self.num_tokens, SUMMED_TOKENS if self.reduce == "batch" else GRADIENT_TOKENS)
+        return tuple(self.reading.batches(size))
+
+    @property
+    def places(self) -> list[tuple[int, ...]]:
+        return [batch.places for batch in self.batches]
+
+    @cached_property
+    def chosen(self) -> Metric:
+        return choose_metric(self.lm, self.metric, self.inputs.labels)[0]
+
+    @cached_property
+    def runner(self) -> Runner:
+        plans = [Plan(Ablate(head, kind=self.kind)) for head in self.lm.spec.heads]
+        return Runner.of(self.lm, plan_edits(self.lm, plans, self.corpus), self.chosen, num_tokens=self.num_tokens)
+
+    @cached_property
+    def gates(self) -> _Slopes:
+        return _Slopes(self.lm, self.chosen, [(head,) for head in self.lm.spec.heads], self.reduce)
+
+    def result(self, number: int) -> Result:
+        if self.estimator == "gradient":
+            return {"values": self.gates.of(number, self.batches[number])}
+        values = self.runner.changes(self.batches[number])
+        return {"values": values, "because": self.words(self.runner.because)}
+
+    @property
+    def key(self) -> str:
+        no_other = self.corpus is None or self.corpus is self.inputs
+        corpus = () if no_other or self.corpus is None else read(self.lm, Inputs.of(self.corpus)).batches()
+        words = (self.estimator, self.kind, self.reduce, self.num_tokens, self.chosen.name, self.corpus is None)
+        return f"importance {self.digest((*self.batches, *corpus), *words)}"
 
 
 def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> float:
@@ -338,21 +383,56 @@ def gradients(
     num_texts = sum(len(batch.places) for batch in batches)
     parts = [(head,) for head in lm.spec.heads] if groups is None else [group.heads for group in groups]
     values = torch.zeros(num_texts, len(parts), dtype=torch.float64, device="cpu")
-    generator = torch.Generator().manual_seed(seed)
+    slopes = _Slopes(lm, metric, parts, reduce, directions, seed)
     for done, batch in enumerate(batches):
-        if metric.flat:
-            values[list(batch.places)] = _squares(lm, batch, metric, parts, directions, generator)
-        else:
-            values[list(batch.places)] = _slopes(lm, batch, metric, parts, reduce)
+        values[list(batch.places)] = slopes.of(done, batch)
         if progress is not None:
             progress(done + 1, len(batches))
     require_numbers(values, metric, "its gradient")
+    return values, _computed(metric, reduce, directions)
+
+
+def _computed(metric: Metric, reduce: Reduce, directions: int) -> str:
+    """How a gradient was taken, in words."""
     if not metric.flat:
-        return values, f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
-    return values, (
+        return f"|d {metric.name} / d gate|, summed by {reduce} before the absolute value"
+    return (
         f"{metric.name} is flat at the unedited model, where its gradient is 0: half the squared derivative of the "
         f"output in the gate instead, over {directions} random directions"
     )
+
+
+@dataclass(eq=False)
+class _Slopes:
+    """Derivatives in gates, batch by batch. Fields as `gradients` has them; `parts`: heads that share a gate."""
+
+    lm: LoadedModel
+    metric: Metric
+    parts: Parts
+    reduce: Reduce
+    directions: int = DIRECTIONS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._generator, self._drawn = torch.Generator().manual_seed(self.seed), 0
+
+    def of(self, number: int, batch: Batch) -> Float64[Tensor, "b part"]:
+        """The values of the batch of that number among all, whichever of them this process reads."""
+        if not self.metric.flat:
+            return _slopes(self.lm, batch, self.metric, self.parts, self.reduce)
+        return _squares(self.lm, batch, self.metric, self.parts, partial(self._basis, number))
+
+    def _basis(self, number: int, width: int) -> Float[Tensor, "direction m"]:
+        """Orthonormal directions of a batch: directions that overlap would count the same turn twice, and as many as
+        the width would not be exact. Drawn behind those of all batches before it."""
+        if number < self._drawn:
+            self._generator.manual_seed(self.seed)
+            self._drawn = 0
+        drawn = torch.empty(0)
+        while self._drawn <= number:
+            drawn = torch.randn(width, min(self.directions, width), generator=self._generator)
+            self._drawn += 1
+        return torch.linalg.qr(drawn)[0].T
 
 
 class _NoGradient(StatisticError):
@@ -360,7 +440,10 @@ class _NoGradient(StatisticError):
 
     def __init__(self, fault: str, instead: str = "") -> None:
         super().__init__(f"{fault}: use {instead}the estimator 'ablation'.")
-        self.fault = fault
+        self.fault, self.instead = fault, instead
+
+    def __reduce__(self) -> tuple[type[_NoGradient], tuple[str, str]]:
+        return _NoGradient, (self.fault, self.instead)
 
 
 Parts = Sequence[tuple[Head, ...]]  # heads that share a gate
@@ -381,9 +464,9 @@ def _slopes(lm: LoadedModel, batch: Batch, metric: Metric, parts: Parts, reduce:
 
 
 def _squares(
-    lm: LoadedModel, batch: Batch, metric: Metric, parts: Parts, directions: int, generator: torch.Generator
+    lm: LoadedModel, batch: Batch, metric: Metric, parts: Parts, basis: Callable[[int], Float[Tensor, "direction m"]]
 ) -> Float64[Tensor, "b part"]:
-    """Half the squared derivative of the unit embedding in the gates."""
+    """Half the squared derivative of the unit embedding in the gates, in directions of that width."""
     with torch.enable_grad(), _gated(lm, batch) as gates:
         reading = read_under(lm, batch, metric, grad=True).reading
     _require_slope(reading, metric)
@@ -393,11 +476,10 @@ def _squares(
         )
     units = reading / reading.norm(dim=-1, keepdim=True)  # their derivative is tangent to the sphere: only turns count
     width = reading.shape[-1]
-    count = min(directions, width)
-    # Orthonormal: directions that overlap would count the same turn twice, and as many as the width would not be exact.
-    basis = torch.linalg.qr(torch.randn(width, count, generator=generator))[0].T.to(reading)
+    directions = basis(width).to(reading)
+    count = len(directions)
     total = torch.zeros(len(batch.places), len(parts), dtype=torch.float64, device="cpu")
-    for number, direction in enumerate(basis):
+    for number, direction in enumerate(directions):
         # The graph is needed for every direction, and its memory is freed with the last one.
         slopes = _derivatives(lm, (units * direction).sum(), gates.all, keep=number + 1 < count)
         total += torch.stack([slope.sum(-1) for slope in gates.by_part(parts, slopes)], 1).square()
@@ -561,8 +643,17 @@ def lowest_heads(
         plans = plan_edits(lm, [Plan(Ablate(str(heads))) for heads in choices])
         return Runner.of(lm, plans, chosen).over(batches, progress).changes.mean(0).tolist()
 
-    gradient, why = _by_gradient(lm, reading, chosen, estimator, groups=groups, progress=progress)
-    worths = lost(groups) if gradient is None else gradient[0].mean(0).tolist()
+    by, why = _estimator_for(lm, estimator, replaced=False)
+    worths: list[float] = []
+    if by == "gradient":
+        try:
+            small = tuple(reading.batches(GRADIENT_TOKENS))
+            worths = gradients(lm, small, chosen, groups=groups, progress=progress)[0].mean(0).tolist()
+        except _NoGradient as error:
+            if estimator != "auto":
+                raise
+            by, why = "ablation", _for_want_of_a_gradient(lm, error)
+    worths = worths or lost(groups)
     ranked = dict(sorted(zip(groups, worths, strict=True), key=lambda entry: entry[1]))
     heads_by_way = {name: _chosen(lm.spec, name, count, ranked, alone, empty_layers) for name in ways}
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
@@ -585,7 +676,7 @@ def lowest_heads(
     }
     return Lowest(
         heads_by_way[taken], taken, because, ranked, changes, frees,
-        "ablation" if gradient is None else "gradient", why, chosen.name, chosen.unit, reading.num_texts,
+        by, why, chosen.name, chosen.unit, reading.num_texts,
     )  # fmt: skip
 
 

@@ -21,5 +21,9 @@ from .file_driver import require_files as require_files
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole
+from .items import ItemActor as ItemActor
+from .items import ItemDriver as ItemDriver
+from .items import Items as Items
+from .items import Result as Result
 from .store import require_own as require_own
 from .worker import RunRequest as RunRequest

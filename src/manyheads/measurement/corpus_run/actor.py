@@ -73,7 +73,7 @@ class Actor:
             facts = learn(what.lm, head, what.sinks, what.chosen(head.survey))
             return store.packed(facts.tensors(), facts.words())
 
-        return _returned(learned)
+        return returned(learned)
 
     def begin(
         self, chunks: Sequence[Chunk], whole: bool, learned: bytes, texts: dict[str, str], origin: str
@@ -97,7 +97,7 @@ class Actor:
             part_bytes = sum(tensor.nbytes for tensor in (empty.num, empty.den, empty.moments))
             return {"inputs": inputs, "basis": basis.words(), "part_bytes": part_bytes}
 
-        return _returned(begun)
+        return returned(begun)
 
     def measure(
         self, chunk: Chunk, begun: tuple[int, set[int]] | None, before: int, age: float
@@ -112,7 +112,7 @@ class Actor:
             self.add(chunk, store.Done({} if begun is None else {chunk.number: begun}), before)
             return self.hand_over() if self.clock() - self.since >= age else None
 
-        return _returned(measured)
+        return returned(measured)
 
     def measure_of_file(
         self, chunk: FileChunk, begun: tuple[int, set[int]] | None, before: int, age: float
@@ -132,7 +132,7 @@ class Actor:
             outcome = read.num_texts, read.size
             return outcome, self.hand_over() if self.clock() - self.since >= age else None
 
-        return _returned(measured)
+        return returned(measured)
 
     def add(self, chunk: Chunk, done: store.Done, before: int) -> None:
         """Measure a chunk into the sums held here."""
@@ -152,7 +152,7 @@ class Actor:
         self.total.add(total)
 
 
-def _returned(call: Callable[[], Any]) -> Any:
+def returned(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except PASSING:

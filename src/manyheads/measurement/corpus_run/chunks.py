@@ -84,7 +84,7 @@ class Chunk:
         return self.end_at - self.begin_at
 
     def __str__(self) -> str:
-        return f"{self.documents[0].name} to {self.documents[-1].name}"
+        return " to ".join(dict.fromkeys((self.documents[0].name, self.documents[-1].name)))
 
 
 def chunks_of(documents: Iterable[Document], place: Shard = WHOLE) -> Iterator[Chunk]:
@@ -398,6 +398,7 @@ SOURCES = (
     ),
     *("statistics", "measurement", "roles"),
 )
+OF_VERBS = ("plan.py", "edits", "interventions", "circuits", "long_context")  # what those that change a model add
 ELSEWHERE = (private_names.NAME_OR_PATH, "transformers_version")  # of a config: where it lay, not what the model does
 SHOWN = 48  # characters of an input in an error
 
@@ -417,11 +418,7 @@ def inputs_of(
     definitions = [(x.name, x.source, x.meaning, x.column, x.block and x.block.name) for x in statistics]
     return {
         **texts,
-        "model's weights": lm.weights_hash,
-        "model's config": config_digest(lm.model),
-        "model's attention": private_names.attention_in_words(lm.model),
-        "dtype": str(lm.dtype).removeprefix("torch."),
-        "tokenizer": tokenizer_digest(lm.tokenizer),
+        **inputs_of_model(lm),
         "statistics": f"{len(statistics)} statistics {_digest(repr(definitions))}",
         "manyheads' own code": code_digest(),
         "long": long,
@@ -438,6 +435,17 @@ def texts_of(corpus: Corpus) -> dict[str, str]:
     """Those inputs that say which texts are measured."""
     place = corpus.place or WHOLE
     return {"texts": corpus.key, "shard": f"{place.index} of {place.of} by {place.by}"}
+
+
+def inputs_of_model(lm: LoadedModel) -> dict[str, str]:
+    """Those inputs that say which model it is, and how it computes."""
+    return {
+        "model's weights": lm.weights_hash,
+        "model's config": config_digest(lm.model),
+        "model's attention": private_names.attention_in_words(lm.model),
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "tokenizer": tokenizer_digest(lm.tokenizer),
+    }
 
 
 def require_read_again(corpus: Corpus) -> None:
@@ -494,10 +502,10 @@ def tokenizer_digest(tokenizer: object) -> str:
     return _digest(f"{type(tokenizer).__name__} {words!r}")
 
 
-def code_digest() -> str:
+def code_digest(further: Sequence[str] = ()) -> str:
     """Digest of the source that numbers depend on, sub-folders included: an update may change them."""
     parts: list[str] = []
-    for source in SOURCES:
+    for source in (*SOURCES, *further):
         with as_file(files("manyheads").joinpath(source)) as place:  # a zip's members are unpacked for the time of it
             modules = [place] if place.suffix else sorted(place.rglob("*.py"), key=lambda path: path.as_posix())
             parts += [path.read_text(encoding="utf-8") for path in modules]

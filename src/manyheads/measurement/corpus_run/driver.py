@@ -23,15 +23,16 @@ In the end every chunk must be counted, from the first to the last: the run does
 from __future__ import annotations
 
 import importlib
+import inspect
 import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from manyheads.base import Progress, plural
 from manyheads.corpora import WHOLE, Corpus
@@ -49,6 +50,10 @@ from manyheads.measurement.corpus_run.chunks import (
     texts_of,
 )
 from manyheads.measurement.corpus_run.worker import RunRequest
+from manyheads.statistics import Statistic, Survey
+
+if TYPE_CHECKING:
+    from manyheads.measurement.corpus_run.items import Items
 
 ENGINES = {"ray": "manyheads.ray"}  # by name, the module of each
 TRAFFIC = 50e6  # bytes a second that the driver takes in: with more and larger parts, actors hand over more seldom
@@ -119,6 +124,10 @@ class Engine(Protocol):
         """Run over a corpus, or a shard of it, to the end. Errors: as of a run in one process; EngineError."""
         ...
 
+    def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
+        """Run over a verb's numbered items to the end: `total.results` of the driver. Errors as above."""
+        ...
+
 
 def engine_of(engine: Engine | str) -> Engine:
     """The engine of a name, with its defaults; one in hand as it is. Errors: EngineError."""
@@ -142,6 +151,8 @@ class Driver:
     - deaths: how many actors may end with the same chunk, or one after another without having started.
     - patience: after how many seconds without an answer an actor counts as hung; at least ten times its slowest answer.
     - clock, sleep: time's own.
+    - chosen: the statistics of a survey, where this process can tell them, before anything is measured: what it raises
+      ends the run. Else the table's can be read, and not measured again.
 
     Errors: LostProcessError where no actor is left or a chunk ends all of them; those of a run in one process.
     """
@@ -158,6 +169,7 @@ class Driver:
     progress: Progress | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    chosen: Callable[[Survey], Sequence[Statistic]] | None = None
     total: store.RunTotal = field(default_factory=store.RunTotal)
     notes: dict[str, str] = field(default_factory=dict)
     basis: Basis = field(init=False)
@@ -183,6 +195,8 @@ class Driver:
         self._slowest = 0.0  # seconds of the slowest answer
         self._next_look = 0.0  # when actors that hang are looked for
         self._read: tuple[int, int] | None = None  # the first chunk that was read, and the one behind the last
+        # A line of a terminal has room for more than two numbers (`cli.terminal.progress`).
+        self._takes_note = self.progress is not None and "note" in inspect.signature(self.progress).parameters
         self._begin_call: tuple[object, ...] = ()
         self._inputs: dict[str, str] = {}
 
@@ -217,11 +231,15 @@ class Driver:
             chunks_of((surveyed or self.corpus).open()), None if known is None else known[1]
         )
         origin = (self.corpus.whole or self.corpus).origin
+        survey = Survey(tuple(document for chunk in head for document in chunk.documents), whole)
+        statistics = None if self.chosen is None else tuple(self.chosen(survey))
         self._begin_call = (self.cluster.share(head), whole, learned, self._texts, origin)
         words = self._answer_of_one("begin", *self._begin_call)
         self._inputs, self.basis = words["inputs"], Basis.read(words["basis"])
         # Before the first part: else all would hand over at once, and wait for each other.
         self._part_bytes = words.get("part_bytes", 0)
+        if statistics is not None:
+            self.basis = replace(self.basis, statistics=statistics)
         if files is not None and self.folder is not None:
             if known is None:
                 files.begin(self._inputs, _facts(learned))
@@ -589,12 +607,27 @@ class Driver:
         """Texts that are measured, and in actors' sums alone."""
         return sum(chunk.num_texts for chunks in self._held.values() for chunk in chunks.values())
 
+    @property
+    def note(self) -> str:
+        """What there is to say beside how far reading has come."""
+        at_work = sum(any(self._calls[call][1] is not None for call in calls) for calls in self._queues.values())
+        again, held = self.events["again"], self.num_texts_held
+        return ", ".join([
+            f"{plural(at_work, 'actor')} at work",
+            *([f"{plural(again, 'chunk')} measured again"] if again else []),
+            *([f"{plural(held, 'text')} not handed over yet"] if held else []),
+        ])  # fmt: skip
+
     def _report(self, chunk: Work) -> None:
         """How far reading has come, in the corpus' own units: a chunk counts when it is measured for the first time."""
-        if chunk.number in self._reported:
-            return
-        self._read_to += chunk.size
-        if self.progress is not None:
+        if chunk.number not in self._reported:
+            self._advance(chunk.size)
+
+    def _advance(self, size: int) -> None:
+        self._read_to += size
+        if self._takes_note and self.progress is not None:
+            self.progress(self._read_to, self.corpus.total, self.note)  # type: ignore[call-arg]  # it takes one
+        elif self.progress is not None:
             self.progress(self._read_to, self.corpus.total)
 
     def _report_all(self) -> None:

@@ -136,11 +136,6 @@ class FileDriver(Driver):
         if data is not None:
             self._count(actor, data)
 
-    def _advance(self, size: int) -> None:
-        self._read_to += size
-        if self.progress is not None and size:
-            self.progress(self._read_to, self.corpus.total)
-
 
 def _opening(corpus: Corpus) -> tuple[Any, ...]:
     """How another process opens a file, and refuses one that has changed."""

@@ -52,6 +52,7 @@ from manyheads.statistics.sums import BatchSums, KindCounts, KindTally, RunningS
 # before 4, sums had no maxima; before 3, no moments; version 1 kept a journal. None of these is read.
 FORMAT, VERSION, OLDEST = "manyheads corpus run", 6, 5
 COUNTED = ("cut", "windows", "cut_gold", "texts")  # of a chunk, by the name under which a part counts each
+RESULT = "result "  # begins the name of a result among a part's tensors
 WORDS = "words"  # the name under which tensors in memory hold the JSON that belongs to them
 
 MOST_PARTS = 256  # of one process, then they are merged: a folder of more is slow to list
@@ -199,22 +200,24 @@ class BatchPart:
 @dataclass(eq=False)
 class RunTotal:
     """The sums of many batches, and which these are. `parts`: what is whole in it, and of how many texts: shards of a
-    corpus ("17/512"), or texts that came without one, by their digest."""
+    corpus ("17/512"), or texts that came without one, by their digest. `results`: of a run over items (`items`), which
+    has no sums, what each came to, by its number and a name: "12/changes"."""
 
     sums: RunningSums = field(default_factory=RunningSums)
     failures: Failures = field(default_factory=Failures)
     counts: Counter[str] = field(default_factory=Counter)
     done: Done = field(default_factory=Done)
     parts: dict[str, int] = field(default_factory=dict)
+    results: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def num_texts(self) -> int:
-        return self.sums.num_texts
+        return self.counts["texts"] if self.results else self.sums.num_texts
 
     @property
     def num_bytes(self) -> int:
         """About how much of the disk it takes."""
-        return sum(tensor.nbytes for tensor in self.sums.tensors().values())
+        return sum(tensor.nbytes for tensor in (*self.sums.tensors().values(), *self.results.values()))
 
     @property
     def file_name(self) -> str:
@@ -228,6 +231,7 @@ class RunTotal:
         if isinstance(part, RunTotal):
             self.sums.merge(part.sums)
             self.parts |= part.parts
+            self.results |= part.results
         elif part.adds is not None:
             self.sums.add(part.adds)
         self.failures += part.failures
@@ -235,7 +239,8 @@ class RunTotal:
         self.done.add(done)
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**self.done.tensors(), **self.sums.tensors()}
+        results = {f"{RESULT}{name}": result for name, result in self.results.items()}
+        return {**self.done.tensors(), **self.sums.tensors(), **results}
 
     def words(self) -> dict[str, Any]:
         """All but the numbers, as JSON takes it."""
@@ -246,7 +251,8 @@ class RunTotal:
     def read(tensors: dict[str, Tensor], words: dict[str, Any]) -> RunTotal:
         counts = Counter(_read_counts(words["counts"]))
         sums, failures = RunningSums.read(tensors, words), Failures.read(words["failures"])
-        total = RunTotal(sums, failures, counts, Done.read(tensors))
+        results = {name.removeprefix(RESULT): x for name, x in tensors.items() if name.startswith(RESULT)}
+        total = RunTotal(sums, failures, counts, Done.read(tensors), results=results)
         total.parts = {str(name): int(count) for name, count in words["parts"].items()}
         return total
 
