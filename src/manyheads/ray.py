@@ -36,18 +36,14 @@ from manyheads.errors import EngineError
 from manyheads.inputs import Long
 from manyheads.machine import is_out_of_memory
 from manyheads.measurement.corpus_run import (
-    Actor,
     ActorLost,
     Driver,
     FileDriver,
     HeadSums,
-    ItemActor,
     ItemDriver,
     Items,
     RunRequest,
     Wanted,
-    require_files,
-    require_read_again,
 )
 from manyheads.models import LoadedModel, Loading
 from manyheads.private_names import ray_on_loopback
@@ -122,45 +118,49 @@ class Engine:
         assert what.watch is None, "no function of this process can watch what others measure"
         request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
                           reading=what.reading)  # fmt: skip
-        driver = self._driver(corpus, what.survey, resume, progress, what.chosen)
-        return self._run(what.lm.loading or what.lm, RayActor, request, driver)
+        return self.run_over(
+            corpus, what.lm.loading or what.lm, request, what.survey, resume, progress, chosen=what.chosen
+        )
 
     def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
         """Compute a verb's items: `mh.importance(engine=)` and its like call this. Errors: as of `run`."""
         if self.shard_by == "file":
-            raise EngineError(
-                "shard_by='file' deals out files to be measured, and this deals out batches: leave it out."
-            )
+            raise EngineError("shard_by='file' deals out files to be measured, and here batches are: leave it out.")
         driver = partial(ItemDriver, corpus=items.catalogue, folder=resume, progress=progress)
-        return self._run(items.lm.loading or items.lm, RayItemActor, items.of(), driver)
+        return self._run(items.lm.loading or items.lm, ItemDriver.actor, items.of(), driver)
+
+    def run_over(
+        self,
+        corpus: Corpus,
+        model: Callable[[], LoadedModel] | LoadedModel,
+        request: Callable[[LoadedModel], RunRequest],
+        survey: Corpus | None,
+        folder: Path | None,
+        progress: Progress | None,
+        chosen: Callable[[Survey], Sequence[Statistic]] | None = None,
+    ) -> Driver:
+        """Run over a corpus. `chosen` is as the driver has it. Errors: as of `run`."""
+        kind = self._kind
+        kind.check(corpus, folder)
+        driver = partial(kind, corpus=corpus, survey=survey, folder=folder, progress=progress, chosen=chosen)
+        return self._run(model, kind.actor, request, driver)
+
+    @property
+    def _kind(self) -> type[Driver]:
+        return FileDriver if self.shard_by == "file" else Driver
 
     def room(self, corpus: Corpus) -> int:
         """How many actors would measure this corpus. Errors: EngineError; TextError where they could not read it."""
-        if self.shard_by == "file":
-            require_files(corpus)
+        self._kind.check(corpus, None)
         ray = imported()
         with self._connected(ray):
             num_actors, _ = self._room([node["Resources"] for node in ray.nodes() if node["Alive"]])
         return min(num_actors, len(corpus.files)) if self.shard_by == "file" else num_actors
 
-    def _driver(
-        self,
-        corpus: Corpus,
-        survey: Corpus | None,
-        folder: Path | None,
-        progress: Progress | None,
-        chosen: Callable[[Survey], Sequence[Statistic]] | None = None,
-    ) -> Callable[..., Driver]:
-        """The driver of a run over a corpus, but for its actors. Errors, before any is started: TextError."""
-        if folder is not None:
-            require_read_again(corpus)
-        kind = FileDriver if self.shard_by == "file" else Driver
-        return partial(kind, corpus=corpus, survey=survey, folder=folder, progress=progress, chosen=chosen)
-
     def _run(
         self,
         model: Callable[[], LoadedModel] | LoadedModel,
-        kind: type[RayActor | RayItemActor],
+        kind: type[object],
         request: Callable[[LoadedModel], RunRequest | Items],
         driver: Callable[..., Driver],
     ) -> Driver:
@@ -172,14 +172,15 @@ class Engine:
             if isinstance(model, LoadedModel):
                 size = sum(weight.nbytes for weight in model.model.parameters()) / 1e6
                 log.warning("%s has no loading, so that all of it is sent to the actors: %.0f MB", model.name, size)
-                model = ray.put(model)
+                with sent("the model"):
+                    model = partial(ray.get, ray.put(model))
             options = {
                 "num_cpus": self.cpus,
                 "num_gpus": gpus,
                 "runtime_env": self.runtime_env and {**self.runtime_env},
             }
             remote = ray.remote(**NO_RETRIES, **{name: value for name, value in options.items() if value})(kind)
-            cluster = RayCluster(ray, lambda: remote.remote(model, request, self.cpus))
+            cluster = RayCluster(ray, lambda: remote.remote(partial(_loaded, model, self.cpus), request))
             pace = {name: getattr(self, name) for name in ("every", "ahead", "deaths", "patience")}
             return driver(cluster, num_actors=num_actors, **pace).run()
 
@@ -260,34 +261,10 @@ def spread(model: Callable[[], LoadedModel] | LoadedModel) -> Callable[[], Loade
     return replace(model, device="auto") if isinstance(model, Loading) else model
 
 
-class RayActor(Actor):
-    """An actor in a process of Ray's."""
-
-    def __init__(
-        self,
-        model: Callable[[], LoadedModel] | LoadedModel,
-        request: Callable[[LoadedModel], RunRequest],
-        num_threads: int,
-    ) -> None:
-        super().__init__(partial(_loaded, model, num_threads), request)
-
-
-class RayItemActor(ItemActor):
-    """An actor of items in a process of Ray's."""
-
-    def __init__(
-        self,
-        model: Callable[[], LoadedModel] | LoadedModel,
-        items: Callable[[LoadedModel], Items],
-        num_threads: int,
-    ) -> None:
-        super().__init__(partial(_loaded, model, num_threads), items)
-
-
-def _loaded(model: Callable[[], LoadedModel] | LoadedModel, num_threads: int) -> LoadedModel:
+def _loaded(load: Callable[[], LoadedModel], num_threads: int) -> LoadedModel:
     """The model, in a process that has so many threads."""
     torch.set_num_threads(num_threads)
-    return model if isinstance(model, LoadedModel) else model()
+    return load()
 
 
 @contextmanager
@@ -376,9 +353,8 @@ def measure(
     by_column = (text, name) != ("text", None)
     corpus = corpus_of_rows(texts, text, name) if by_column else as_corpus(texts)
     of_survey = None if survey is None else as_corpus(survey)
-    engine = engine or Engine()
-    driver = engine._driver(corpus, of_survey, None if resume is None else Path(resume), progress)
-    return HeadSums.of_run(engine._run(loading, RayActor, request, driver))
+    folder = None if resume is None else Path(resume)
+    return HeadSums.of_run((engine or Engine()).run_over(corpus, loading, request, of_survey, folder, progress))
 
 
 def imported() -> ModuleType:

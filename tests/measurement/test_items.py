@@ -18,9 +18,10 @@ from manyheads.errors import EngineError, StatisticError, TextError
 from manyheads.inputs import Inputs
 from manyheads.interventions.effects import importance as of_heads
 from manyheads.lab import design
-from manyheads.measurement.corpus_run import ItemActor, ItemDriver, RunRequest, chunks, driver
+from manyheads.measurement.corpus_run import ItemDriver, RunRequest, chunks, driver
 from manyheads.measurement.corpus_run.actor import Actor
 from manyheads.measurement.corpus_run.driver import Driver
+from manyheads.measurement.corpus_run.items import ItemActor
 from tests.measurement.corpus_runs import CHUNK, assert_same_tables, some_texts, tiny_lm
 from tests.measurement.fake_cluster import Chance, FakeCluster
 from tests.models.tiny import tiny_llama, tiny_tokenizer
@@ -37,6 +38,9 @@ class FakeEngine:
     dies: float = 0.2
     every: float = 0.3
     ran: list[Driver] = field(default_factory=list)
+
+    def room(self, corpus):
+        return 3
 
     def run(self, what, corpus, *, resume=None, progress=None):
         statistics = pickle.loads(pickle.dumps(what.statistics))

@@ -236,7 +236,7 @@ def pids():
             above = int((Path("/proc") / str(parent) / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):
             continue
-        if title.startswith("ray::RayActor") and os.getpid() in (parent, above):
+        if title.startswith(("ray::Actor", "ray::ItemActor")) and os.getpid() in (parent, above):
             out.append(int(entry.name))
     return sorted(out)
 

@@ -1,5 +1,4 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .actor import Actor as Actor
 from .chunks import SURVEY_TEXTS as SURVEY_TEXTS
 from .chunks import Chunk as Chunk
 from .chunks import Chunked as Chunked
@@ -9,7 +8,6 @@ from .chunks import code_digest as code_digest
 from .chunks import config_digest as config_digest
 from .chunks import config_of as config_of
 from .chunks import read_chunk as read_chunk
-from .chunks import require_read_again as require_read_again
 from .driver import ActorLost as ActorLost
 from .driver import Driver as Driver
 from .driver import Engine as Engine
@@ -17,11 +15,9 @@ from .dry_run import Forecast as Forecast
 from .dry_run import forecast as forecast
 from .dry_run import require_possible as require_possible
 from .file_driver import FileDriver as FileDriver
-from .file_driver import require_files as require_files
 from .head_sums import HeadSums as HeadSums
 from .head_sums import merged_sums as merged_sums
 from .head_sums import require_whole as require_whole
-from .items import ItemActor as ItemActor
 from .items import ItemDriver as ItemDriver
 from .items import Items as Items
 from .items import Result as Result

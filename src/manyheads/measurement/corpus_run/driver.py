@@ -32,12 +32,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from manyheads.base import Progress, plural
 from manyheads.corpora import WHOLE, Corpus
 from manyheads.errors import EngineError, LostProcessError, ManyHeadsError, StatisticError, TextError
 from manyheads.measurement.corpus_run import store
+from manyheads.measurement.corpus_run.actor import Actor
 from manyheads.measurement.corpus_run.basis import Basis
 from manyheads.measurement.corpus_run.chunks import (
     Chunk,
@@ -157,6 +158,8 @@ class Driver:
     Errors: LostProcessError where no actor is left or a chunk ends all of them; those of a run in one process.
     """
 
+    actor: ClassVar[type[Actor]] = Actor
+
     cluster: Cluster
     corpus: Corpus
     num_actors: int
@@ -202,10 +205,15 @@ class Driver:
 
     # ------------------------------------------------------------------------------------------------------- the run
 
+    @classmethod
+    def check(cls, corpus: Corpus, folder: Path | None) -> None:
+        """Errors, before any actor is started: StatisticError for texts that cannot be read again, as a folder asks."""
+        if folder is not None:
+            require_read_again(corpus)
+
     def run(self) -> Driver:
         """Measure everything, and return this driver."""
-        if self.folder is not None:
-            require_read_again(self.corpus)
+        self.check(self.corpus, self.folder)
         with ExitStack() as stack:
             stack.callback(self._end_actors)
             try:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from manyheads.corpora import Corpus, Shard
@@ -42,12 +43,22 @@ class FileDriver(Driver):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_files(self.corpus)
+        self.check(self.corpus, self.folder)
         of = len(self.corpus.files)
         self._files = [_File(file, Shard(index, of, "file")) for index, file in enumerate(self.corpus.files)]
         self._free = deque(sorted(range(of), key=lambda index: -(self.corpus.files[index].total or 0)))
         self._owned: dict[Hashable, int] = {}  # of each actor, the file that it reads
         self._num_ended = 0
+
+    @classmethod
+    def check(cls, corpus: Corpus, folder: Path | None) -> None:
+        """Errors: TextError where a corpus has no files that actors could read for themselves."""
+        super().check(corpus, folder)
+        if corpus.place is not None or not corpus.files:
+            raise TextError(
+                f"shard_by='file' deals out the files of a corpus, and {corpus.origin} "
+                f"{'is a shard of one' if corpus.place is not None else 'has none'}: give files, or leave it out."
+            )
 
     @property
     def _surveyed(self) -> Corpus:
@@ -141,12 +152,3 @@ def _opening(corpus: Corpus) -> tuple[Any, ...]:
     """How another process opens a file, and refuses one that has changed."""
     function, arguments = corpus.__reduce__()
     return function, *arguments
-
-
-def require_files(corpus: Corpus) -> None:
-    """Errors: TextError where a corpus has no files that actors could read for themselves."""
-    if corpus.place is not None or not corpus.files:
-        raise TextError(
-            f"shard_by='file' deals out the files of a corpus, and {corpus.origin} "
-            f"{'is a shard of one' if corpus.place is not None else 'has none'}: give files, or leave it out."
-        )

@@ -23,7 +23,7 @@ from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -191,6 +191,8 @@ class ItemActor(Actor):
 
 class ItemDriver(Driver):
     """The driver of items: `corpus` has a document for each. Nothing is surveyed."""
+
+    actor: ClassVar[type[Actor]] = ItemActor
 
     def _run(self, stack: ExitStack) -> None:
         self._inputs = self._answer_of_one("begin")["inputs"]
