@@ -38,6 +38,7 @@ def test_options_are_the_engines(monkeypatch):
     monkeypatch.setattr(on_ray.Engine, "check", lambda self: None)
     assert arguments.chosen_engine("ray", "auto", 3, 0.5, 7.0) == on_ray.Engine("auto", 3, 0.5, every=7.0)
     assert arguments.chosen_engine("ray", None, None, None, None) == on_ray.Engine()
+    assert arguments.chosen_engine("ray", None, None, None, None, "file") == on_ray.Engine(shard_by="file")
     assert arguments.chosen_engine(None, None, None, None, None) is None
     assert arguments.ENGINES == ("ray",)
 

@@ -84,6 +84,8 @@ class Some:
     def run(self, what, corpus, *, resume=None, progress=None):
         raise AssertionError("a dry run measures nothing by an engine")
 
+    run_items = run
+
 
 def test_forecast_for_an_engine_says_its_traffic_and_what_refuses_it(seconds, monkeypatch, tmp_path):
     lm, texts = tiny_lm(), some_texts(30)

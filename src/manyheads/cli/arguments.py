@@ -73,7 +73,7 @@ CorpusFiles = Annotated[list[str] | None, typer.Option("--corpus", metavar="FILE
 SHARD_HELP = (
     "Measure part K of N of the texts alone, K from 0 (0/8 to 7/8), into --out; manyheads merge adds the parts."
 )
-BY_HELP = "What --shard deals out: text (all alike in size) or file (each reads its own files alone)."
+BY_HELP = "What --shard or --engine deals out: text (all alike in size) or file (each reads its own files alone)."
 OUT_HELP = "The file that --shard writes: FILE.sums."
 RESUME_HELP = "Store progress in this folder, and continue from it."
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="K/N", help=SHARD_HELP)]
@@ -308,7 +308,12 @@ def check_folder(talk: ProgressLine, path: Path) -> None:
 
 
 def chosen_engine(
-    name: str | None, address: str | None, actors: int | None, gpus: float | None, every: float | None
+    name: str | None,
+    address: str | None,
+    actors: int | None,
+    gpus: float | None,
+    every: float | None,
+    shard_by: str = "text",
 ) -> Engine | None:
     """The engine that was chosen, which is there and answers; None: this process measures. Errors: EngineError."""
     options = {"--address": address, "--actors": actors, "--gpus-per-actor": gpus, "--every": every}
@@ -321,7 +326,8 @@ def chosen_engine(
     # Imports torch, for which --help is not to wait.
     from manyheads.ray import Engine
 
-    engine = Engine(address, actors, gpus) if every is None else Engine(address, actors, gpus, every=every)
+    pace = {} if every is None else {"every": every}
+    engine = Engine(address, actors, gpus, shard_by=shard_by, **pace)  # type: ignore[arg-type]  # it is checked there
     engine.check()
     return engine
 

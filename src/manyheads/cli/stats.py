@@ -134,9 +134,9 @@ def stats(
     """
     talk = ProgressLine()
     check_output(save, "--save", TABLE_ENDINGS)
-    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every, shard_by)
     whole = {"--save": save, "--json": as_json and not dry_run, "--all": complete, "--engine": engine}
-    place = chosen_shard(shard, shard_by, out, whole)
+    place = chosen_shard(shard, shard_by if engine is None else "text", out, whole)
     request = requested_statistics(statistics)
     if show_list:
         if text or file is not None:
@@ -278,7 +278,7 @@ def _measured(
         if dry_run:
             corpus = corpora.as_corpus(source)
             of_place = corpus if place is None else corpus.shard(place.index, place.of, place.by)
-            return corpus_run.forecast(lm, of_place, chosen, resume=folder)
+            return corpus_run.forecast(lm, of_place, chosen, resume=folder, engine=engine)
         if place is None:
             return measurement.measure(lm, source, chosen, progress=progress, resume=folder, engine=engine)
         part = corpora.as_corpus(source).shard(place.index, place.of, place.by)

@@ -334,7 +334,7 @@ class Reach:
                     (through,) = torch.autograd.grad(norm.x, [reach.point.x], g, retain_graph=True)
                 off = float((through - reach.at_point).norm())
                 reach.bypassed = not off <= FIT[through.dtype] * float(reach.at_point.norm())
-            reach._find_product([pair for pair in zip(read.products, of_products, strict=True) if pair[1] is not None])
+            reach._find_product([(x, g) for x, g in zip(read.products, of_products, strict=True) if g is not None])
             reach.ways = reach._ways(read)
             if not reach._adds_up():
                 reach.point, reach.ways = None, [None] * len(reach.entries)

@@ -135,9 +135,9 @@ def roles(
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
     of_all = {"--save": save, "--plot": plot, "--families": families, "--report": report, "--json": as_json}
-    crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
+    crew = chosen_engine(engine, address, actors, gpus_per_actor, every, shard_by)
     of_all |= {"--engine": engine, "--ask": ask, "--all": complete, "--probes": probes, "--elsewhere": elsewhere}
-    place = chosen_shard(shard, shard_by, out, of_all)
+    place = chosen_shard(shard, shard_by if engine is None else "text", out, of_all)
     own_patterns = {name: read_pattern for path in patterns or [] for name, read_pattern in read_patterns(path).items()}
     options = {"kind": kind, "lines": lines, "field": field}
     sources = [*(corpus or []), *(files or [])]
