@@ -9,12 +9,33 @@ from manyheads import ray as on_ray
 from manyheads.cli import arguments
 from tests.cli.conftest import assert_refused
 
-VERBS = ("stats", "roles", "importance", "patch", "split")
+OPTIONS = [
+    ("stats", "--address", "auto"),
+    ("stats", "--actors", "2"),
+    ("stats", "--gpus-per-actor", "1"),
+    ("stats", "--every", "5"),
+    ("roles", "--address", "auto"),
+    ("roles", "--actors", "2"),
+    ("roles", "--gpus-per-actor", "1"),
+    ("roles", "--every", "5"),
+    ("importance", "--address", "auto"),
+    ("importance", "--actors", "2"),
+    ("importance", "--gpus-per-actor", "1"),
+    ("importance", "--every", "5"),
+    ("patch", "--address", "auto"),
+    ("patch", "--actors", "2"),
+    ("patch", "--gpus-per-actor", "1"),
+    ("patch", "--every", "5"),
+    ("split", "--address", "auto"),
+    ("split", "--actors", "2"),
+    ("split", "--gpus-per-actor", "1"),
+    ("split", "--every", "5"),
+]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_option_of_an_engine_without_one_is_refused_by_each_verb(verb, run):
-    assert_refused(run(verb, "--address", "auto"), "--address is of an engine, and none was chosen: add --engine ray")
+@pytest.mark.parametrize("line", OPTIONS, ids=" ".join)
+def test_option_of_an_engine_without_one_is_refused_by_each_verb(line, run):
+    assert_refused(run(*line), f"{line[1]} is of an engine, and none was chosen: add --engine ray")
 
 
 def test_engine_that_is_none_and_missing_ray_are_refused_before_a_model_is_loaded(run, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,14 +42,26 @@ def test_the_document_and_the_file_are_what_the_library_found(run, files, llama_
     texts, names = files
     options = ("--keep", "0.3", "--by", "distant_mass", "--context", "1k", "--batch", "2", *SIZES)
     options += ("--shares", "2", "--random-curve", "--needles", "3")
-    ran = run("split", llama_folder, *names, *options, "--save", "a.split.json", "--plot", "a.png", "--json")
+    ran = run(
+        "split",
+        llama_folder,
+        *names,
+        *options,
+        "--save",
+        "a.split.json",
+        "--plot",
+        "a.png",
+        "--json",
+        "--resume",
+        "kept",
+    )
     lm = mh.load(llama_folder)
     named = {"by": "distant_mass", "sink": 2, "recent": 5, "context": 1024, "batch": 2, "random": 2}
     want = mh.split_heads(lm, texts, 0.3, **named, shares=2, random_curve=True, needles=3)
     curve = want.evidence["curve"]
     assert [point["keep"] for point in curve] == pytest.approx([0.3, 1 / 3, 2 / 3, 1])
     assert all(len(point["loss"]["random"]) == 2 for point in curve) and "in 3 and 3 texts" in want.notes["needles"]
-    assert ran.code == 0 and HeadSplit.open("a.split.json") == want
+    assert ran.code == 0 and HeadSplit.open("a.split.json") == want and any(Path("kept").iterdir())
     document = json.loads(ran.out)
     assert document["origin"] == "6 texts of 3 files" and HeadSplit.from_dict(document["split"]) == want
     assert document["split"]["evidence"]["cache"]["context"] == 1024

@@ -42,6 +42,8 @@ def test_texts_patterns_and_json(run, minilm):
     table = manyheads.measure(minilm, [TEXT], "entropy")
     heads = data["statistics"][-1]["heads"]
     assert heads["L2H3"]["value"] == pytest.approx(table["L2H3", "entropy"]) and len(heads) == 72
+    (told,) = json.loads(run("stats", TEXT, "--statistics", "entropy", "--dry-run", "--json").out)["forecasts"]
+    assert told["texts"] == 1 and told["tokens"] == told["seen_tokens"] > 0 and told["sums_bytes"] > 0
     shown = run("stats", TEXT, "--statistics", "entropy,distance", "--all")
     assert len([line for line in shown.lines if line.startswith("L")]) == 72
 

@@ -92,12 +92,12 @@ def test_a_recording_that_is_nearly_all_padding_is_refused_before_it_takes_memor
     (tmp_path / "b.heads").write_bytes(padded(2_000, 2_000))
     opened = mh.open_recording(tmp_path / "b.heads")
     opened.layers._recent = Cache(1)  # under test a check of types has looked at a layer already
-    monkeypatch.setattr(lazy, "free_memory_bytes", lambda: 500_000_000)
+    monkeypatch.setattr(lazy, "free_bytes", lambda device: 500_000_000)
     with pytest.raises(
         RecordingError, match=r"layer\.0 of .*b\.heads would take 368\.0 MB with its padding, and 500\.0 MB are"
     ):
         opened.layers[0]
-    monkeypatch.setattr(lazy, "free_memory_bytes", lambda: None)
+    monkeypatch.setattr(lazy, "free_bytes", lambda device: None)
     assert opened.layers[0].q.shape == (2_000, 2, 2_000, 3)
 
 

@@ -318,8 +318,8 @@ def chosen_engine(
     """The engine that was chosen, which is there and answers; None: this process measures. Errors: EngineError."""
     options = {"--address": address, "--actors": actors, "--gpus-per-actor": gpus, "--every": every}
     if name is None:
-        if given := next((option for option, value in options.items() if value is not None), None):
-            raise EngineError(f"{given} is of an engine, and none was chosen: add --engine ray, or leave it out.")
+        if option := next((option for option, value in options.items() if value is not None), None):
+            raise EngineError(f"{option} is of an engine, and none was chosen: add --engine ray, or leave it out.")
         return None
     if name not in ENGINES:
         raise EngineError(f"--engine {name} is unknown: use {' or '.join(ENGINES)}.")

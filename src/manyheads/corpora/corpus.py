@@ -148,7 +148,7 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
             yield Document(text, f"text {index}", at=index + 1)
 
     key = f"{len(texts)} texts, {sum(text_seed(text) for text in texts) % (1 << 63):x}"
-    origin = origin or f"{len(texts)} texts"
+    origin = origin or plural(len(texts), "text")
     return Corpus(documents, origin, key, len(texts), again=partial(corpus_of, texts, origin))
 
 
@@ -178,7 +178,7 @@ def as_corpus(texts: object) -> Corpus:
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
     count = len(documents)
     key, again = f"{count} texts {digest.hexdigest()}", partial(as_corpus, documents)
-    return Corpus(lambda: iter(documents), f"{count:,} texts", key, count, again=again)
+    return Corpus(lambda: iter(documents), plural(count, "text"), key, count, again=again)
 
 
 ROWS = ("ray", "datasets")  # libraries whose datasets are tables of rows

@@ -561,8 +561,8 @@ class _Reports(Items):
         if number >= len(self.rows):
             needle = self.needles[number - len(self.rows)]
             answer = range(needle.answer[0] - 1, needle.answer[1] - 1)
-            found = [float(one.right.all()) for one in self.of_needles.read(needle.ids, answer)]
-            return {"found": torch.tensor(found, dtype=torch.float64, device="cpu")}
+            answered = [float(one.right.all()) for one in self.of_needles.read(needle.ids, answer)]
+            return {"found": torch.tensor(answered, dtype=torch.float64, device="cpu")}
         row: Sequence[int] = self.rows[number]
         begin, ids = len(row), row
         if number in self.prompts:

@@ -9,7 +9,6 @@ from .devices import native_bf16 as native_bf16
 from .devices import plain as plain
 from .devices import require_dtype as require_dtype
 from .memory import MEMORY_SHARE as MEMORY_SHARE
-from .memory import free_memory_bytes as free_memory_bytes
 from .memory import is_out_of_memory as is_out_of_memory
 from .processes import ALONE as ALONE
 from .processes import PATIENCE as PATIENCE

@@ -31,6 +31,7 @@ no such cut, the least groups of all layers go, into a compact checkpoint. What 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -428,11 +429,10 @@ class _Slopes:
         if number < self._drawn:
             self._generator.manual_seed(self.seed)
             self._drawn = 0
-        drawn = torch.empty(0)
-        while self._drawn <= number:
-            drawn = torch.randn(width, min(self.directions, width), generator=self._generator)
-            self._drawn += 1
-        return torch.linalg.qr(drawn)[0].T
+        draws = range(self._drawn, number + 1)
+        shape, self._drawn = (width, min(self.directions, width)), number + 1
+        (last,) = deque((torch.randn(shape, generator=self._generator) for _ in draws), maxlen=1)
+        return torch.linalg.qr(last)[0].T
 
 
 class _NoGradient(StatisticError):

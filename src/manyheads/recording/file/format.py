@@ -49,7 +49,7 @@ from torch import Tensor
 from manyheads.attention import Mask, Rule
 from manyheads.base import Cache
 from manyheads.errors import RecordingError, ShapeError
-from manyheads.machine import MEMORY_SHARE, free_memory_bytes
+from manyheads.machine import MEMORY_SHARE, free_bytes
 from manyheads.recording.file.safetensors_io import (
     NAMES,
     Entry,
@@ -453,7 +453,7 @@ class _Source:
         if dense is not None and len(dense.shape) == 1:
             cells = max(1, int((layer.lengths.long() ** 2).sum()))
             size += positions * longest * math.ceil(dense.shape[0] / cells)
-        free = free_memory_bytes()
+        free = free_bytes(torch.device("cpu"))
         if free is not None and size > MEMORY_SHARE * free:
             raise RecordingError(
                 f"{layer.name} of {self.file.path} would take {gb(size)} with its padding, and "
