@@ -397,6 +397,8 @@ class World:
             bert.spec,
             bert.spec.select("L1"),
             sizing,
+            mh.size("llama-3-8b").on("2x80GB"),
+            measurement.corpus_run.forecast(llama, TEXTS, ["entropy"]),
             sizing.served,
             sizing.served.weights,
             sizing.served.attention,

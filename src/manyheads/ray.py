@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import pickle
 import socket
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -272,7 +271,10 @@ def sent(what: str) -> Generator[None]:
     """Errors: EngineError for what cannot be pickled, in one line: Ray's own message has a page."""
     try:
         yield
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
+    except Exception as error:
+        # By its name: nothing here imports what can run what it reads.
+        if not isinstance(error, (TypeError, AttributeError)) and type(error).__name__ != "PicklingError":
+            raise
         cause = error.__cause__ or error.__context__ or error
         raise EngineError(
             f"{what} cannot be sent to the engine's processes ({first_line(cause, REASON_CHARACTERS)}): give what can "

@@ -565,7 +565,7 @@ def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch
         (3, 3): "there is no shard 3/3: shards are counted from 0, so 3 of them are 0/3 to 2/3",
         (0, 0): "there is no shard 0/0",
         (0, 2, "word"): "divided by text or file, not by 'word'",
-        (0, 2, "file"): "shards by file need a file each, and 1 texts has 0 for 2 shards",
+        (0, 2, "file"): "shards by file need a file each, and 1 text has 0 for 2 shards",
     }.items():
         refuses(TextError, message, corpus.shard, *shard)
     with pytest.raises(TextError, match="can be read once only, and a shard reads the beginning of it twice"):

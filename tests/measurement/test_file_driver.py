@@ -122,7 +122,7 @@ def test_sums_are_those_of_the_file_shards_added(tmp_path, monkeypatch):
 
 def test_corpus_without_files_a_shard_and_a_file_that_changed_are_refused(tmp_path):
     cluster = FakeCluster(FakeActor)
-    refuses(TextError, "shard_by='file' deals out the files of a corpus, and 1 texts has none", driven, cluster,
+    refuses(TextError, "shard_by='file' deals out the files of a corpus, and 1 text has none", driven, cluster,
             as_corpus(["1"]))  # fmt: skip
     corpus = files_in(tmp_path, NUMBERS)
     refuses(TextError, "is a shard of one: give files", driven, cluster, corpus.shard(0, 2, "file"))

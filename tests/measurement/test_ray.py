@@ -185,7 +185,7 @@ def test_several_accelerators_an_actor_load_the_model_over_all_of_them(lm):
 
 
 def test_texts_that_no_actor_could_read_for_itself_are_refused_before_ray(no_ray, lm):
-    refuses(TextError, "deals out the files of a corpus, and 1 texts has none", Engine(shard_by="file").room,
+    refuses(TextError, "deals out the files of a corpus, and 1 text has none", Engine(shard_by="file").room,
             as_corpus(["a"]))  # fmt: skip
     refuses(EngineError, "this needs Ray", Engine().room, as_corpus(["a"]))
 

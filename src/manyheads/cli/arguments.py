@@ -81,7 +81,7 @@ ShardBy = Annotated[str, typer.Option("--shard-by", metavar="WHAT", help=BY_HELP
 ShardOut = Annotated[Path | None, to_file("--out", OUT_HELP)]
 ResumeFolder = Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)]
 ENGINES = ("ray",)  # as `ENGINES` of measurement/corpus_run/driver.py, which imports torch
-ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (pip install 'manyheads[ray]')."
+ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (it is the extra ray)."
 ADDRESS_HELP = "Of --engine: the cluster, auto, HOST:PORT or ray://... Default: this machine's cores."
 ACTORS_HELP = "Of --engine: how many processes. Default: one for each accelerator, else for each core."
 GPUS_HELP = "Of --engine: accelerators of each process, or a part of one. Default: 1 where there are some."

@@ -187,7 +187,9 @@ class Lesson:
     @property
     def minutes(self) -> int:
         """The time that words, cells and questions take, each at the rate that docs/reference/lessons.md gives."""
-        texts: list[str] = []
+        cells_of_checks = {check.cell for check in self.checks.values()}
+        pictures = [cell for cell in self.cells.values() if cell.at_once and cell.name not in cells_of_checks]
+        texts = [cell.title for cell in pictures]
         for part in self.parts:
             match part:
                 case ProseBlock():
@@ -197,7 +199,7 @@ class Lesson:
                 case InterviewBlock():
                     texts += (part.question, *part.points, part.answer)
         words = re.sub(r"\{\{.*?\}\}", "fact", " ".join(texts), flags=re.DOTALL).split()  # a fact is read as one word
-        seconds = 60 * len(words) / WORDS_A_MINUTE + 60 * len(self.cells) + 45 * len(self.interviews)
+        seconds = 60 * len(words) / WORDS_A_MINUTE + 60 * (len(self.cells) - len(pictures)) + 45 * len(self.interviews)
         seconds += sum(40 if check.points == 1 else 60 for check in self.checks.values())
         return math.ceil(seconds / 60)
 

@@ -10,6 +10,7 @@ Cost: arithmetic, some milliseconds; for a model of an architecture without a fo
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -254,8 +255,12 @@ def page_table() -> str:
     rows: list[dict[str, Any]] = []
     for entry in presets():
         shape = shape_of(preset(entry.name))
-        positions = {"positions": shape.positions, "notes": shape.notes}
-        content = {"words": entry.words, **positions} if entry.words else {"shape": shape.model_dump(mode="json")}
+        # The page has the title already, and takes what is not said for false.
+        notes = [re.sub(f"^{re.escape(entry.title)}(?=;)", "~", note) for note in shape.notes]
+        shape = shape.model_copy(update={"notes": notes})
+        words = {name: value for name, value in (entry.words or {}).items() if value is not False or name == "causal"}
+        positions = {"positions": shape.positions, "notes": notes}
+        content = {"words": words, **positions} if words else {"shape": shape.model_dump(mode="json")}
         rows.append({"name": entry.name, "title": entry.title, **content})
     table = {
         "bits": DTYPES, "overhead": OVERHEAD, "mac_share": MAC_SHARE, "machines": {**MACHINES, **SEVERAL},

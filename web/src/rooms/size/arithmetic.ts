@@ -86,7 +86,10 @@ interface Row { name: string; title: string; words?: Words; shape?: SizeShape; p
 
 export const PRESETS: readonly Preset[] = (table.presets as unknown as Row[]).map(({ name, title, words, shape, positions, notes }) => ({
   name, title, words: words ?? null,
-  shape: shape ?? { ...described(words ?? {}), positions: positions ?? null, notes: notes ?? [] },
+  shape: {
+    ...(shape ?? { ...described(words ?? {}), positions: positions ?? null }),
+    notes: (shape?.notes ?? notes ?? []).map((note) => note.replace(/^~/, title)),
+  },
 }));
 
 export function knowsDtype(dtype: string): boolean {
