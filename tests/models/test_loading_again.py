@@ -62,7 +62,10 @@ def test_model_is_the_same_in_a_fresh_process_elsewhere_by_its_loading_or_whole(
     assert done.returncode == 0, done.stderr[-2000:]
     for line, lm in zip(done.stdout.splitlines(), models, strict=True):
         entropy = mh.measure(lm, TEXT, ["entropy"])["entropy"].tolist()
-        assert line == f"{lm.name} {lm.weights_hash} {lm is in_hand} {entropy}"
+        said, _, numbers = line.partition(" [")
+        assert said == f"{lm.name} {lm.weights_hash} {lm is in_hand}"
+        # The weights are equal by their digest; how a process adds float32 up depends on its threads.
+        assert [float(number) for number in numbers.rstrip("]").split(",")] == pytest.approx(entropy, rel=1e-6)
     assert [is_small(lm) for lm in models] == [True, False, False]
     assert len(pickle.dumps(with_reader)) < sum(weight.nbytes for weight in with_reader.model.parameters())
 
