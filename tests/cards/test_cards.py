@@ -34,6 +34,7 @@ from manyheads.interventions import verdict
 from manyheads.roles import Evidence, find_roles
 from manyheads.roles.compare import head_families
 from manyheads.roles.probes import ask_probes
+from manyheads.texts import Sinks
 from tests.checking import unchecked
 from tests.models.tiny import tiny_llama, tiny_tokenizer
 from tests.refusals import refuses
@@ -115,6 +116,7 @@ def assert_numbers(lm, card, corpora, texts):
             }
         assert [one.head for one in facts] == best.index[: len(facts)].tolist() and len(facts) == min(4, len(best))
         assert [one.value for one in facts] == pytest.approx(best.tolist()[: len(facts)], rel=1e-5)
+        assert [one.mark for one in facts] == ["" if one.value >= 2 else "not beyond chance" for one in facts]
     nearest = head_families(lm, texts).nearest(head, 4)
     assert [one.head for one in card["neighbours"].facts] == [str(other) for other, _ in nearest]
     assert [one.value for one in card["neighbours"].facts] == pytest.approx([value for _, value in nearest], rel=1e-3)
@@ -152,6 +154,22 @@ def run(command, lm, call):
     assert first.id == "lm"
     values = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
     return call(lm, *map(ast.literal_eval, others), **values)
+
+
+def test_link_of_a_map_is_of_a_row_that_sees_several_tokens(small, monkeypatch):
+    """The first row of a causal head gives the first token all its weight, whatever the head does."""
+    shorten(monkeypatch)
+    of_model, label = Measured(small[0]), role("sink the first token", 0.9, 0.1, "first_mass")
+    with unchecked():
+        vars(of_model)["labels"] = SimpleNamespace(role_of=lambda head: label, sinks=Sinks())
+        shown, mean = of_model.shown(Head("", 1, 2))
+    assert len(shown) == 3 and all(one.query > 0 and one.key == 0 for one in shown)
+    for one in shown:  # the label's own share: of the rows behind the first, what goes to the first token
+        rows = of_model.weights(Head("", 1, 2), one.place)[1:]
+        assert one.share == pytest.approx(float(rows[:, 0].mean())) and one.weight == pytest.approx(
+            float(rows[:, 0].max())
+        )
+    assert 0 < mean <= shown[-1].share <= shown[0].share < 1
 
 
 def test_maps_are_those_of_the_model_itself(small):
@@ -243,7 +261,7 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
          "copy (12.0% of its attention, 2.0% by chance; 70.0% of what does not go to a sink)."),
         (role("sink the first token", 0.9, 0.1, "sink_mass"), [claim("first token", 0.9, 0.1)],
          "Rests on the first token with 90.0% of its attention."),
-        (role("broad", 2.4, 3.0, "entropy"), [], "Reads everything a little (80% of the evenest entropy)."),
+        (role("broad", 2.4, 3.0, "entropy"), [], "Reads everything a little (80% of the largest entropy)."),
         (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("local", 0.3, 0.25), claim("self", 0.1, 0.1, False)],
          "No one thing: it is an answer to 1 of 2 questions, and to none by much."),
         (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("self", 0.1, 0.1, False)],
@@ -254,8 +272,13 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("broad", 2.7, 3.0, "entropy"),
          [claim("two rarest words", 0.5, 0.1, asks="Which head looks at rare words most of all (Voita et al.)?"),
           claim("rarest word", 0.4, 0.1, asks="Which head looks at the rarest word?")],
-         "Reads everything a little (90% of the evenest entropy); looks at rare words most of all (50.0%, 10.0% by "
+         "Reads everything a little (90% of the largest entropy); looks at rare words most of all (50.0%, 10.0% by "
          "chance)."),
+        (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("sink", 0.5, 0.1), claim("first token", 0.5, 0.1)],
+         "No one thing: 50.0% of its attention goes to a sink, and it is an answer to no question about words."),
+        (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("sink", 0.5, 0.1), claim("local", 0.3, 0.25)],
+         "No one thing: 50.0% of its attention goes to a sink, and it is an answer to 1 of the questions about words, "
+         "by little."),
     ],
 )  # fmt: skip
 def test_sentence_is_chosen_by_rules_from_the_evidence(label, claims, sentence):
@@ -268,10 +291,17 @@ def test_sentence_is_chosen_by_rules_from_the_evidence(label, claims, sentence):
 @pytest.mark.parametrize(
     ("level", "change", "low", "words"),
     [
-        ("stands out", 0.2, 0.1, "and is missed more than any of ten random heads"),
-        ("barely", 0.2, 0.1, "and is hardly missed: most random heads matter as much"),
-        ("stands out", 0.2, -0.1, "and nothing is lost without it that could be told from 0"),
-        ("more than most", -0.2, -0.3, "and without it the model does a little better here"),
+        ("stands out", 0.2, 0.1, "and is missed more than any of the random heads"),
+        ("stands out", -0.2, -0.3, "and without it the model does better here"),
+        (
+            "stands out",
+            0.2,
+            -0.1,
+            "and leaving it out changes more than leaving out any random head, but not on every text alike",
+        ),
+        ("barely", 0.2, 0.1, "and is hardly missed: at least half of the random heads matter as much"),
+        ("barely", 0.2, -0.1, "and is hardly missed: at least half of the random heads matter as much"),
+        ("more than most", 0.2, 0.1, "and what is lost without it does not set it apart from random heads"),
         ("no control", 0.2, 0.1, ""),
     ],
 )

@@ -240,7 +240,7 @@ class Measured:
         """The cells of a text that a role is about; without one: every word but itself and the sinks."""
         tokens = self.tokens
         count = int(tokens.lengths[place])
-        cells = STATISTICS[role.evidence.statistic].cells if role is not None and is_on_words(role) else None
+        cells = STATISTICS[role.evidence.statistic].cells if role is not None and says_where(role) else None
         if cells is not None:
             return cells(tokens, place)[:count, :count]
         words = (tokens.ordinary & ~tokens.sink)[place, :count]
@@ -249,7 +249,8 @@ class Measured:
     def shown(self, head: Head) -> tuple[list[Shown], float]:
         """The texts of the pool on which the head does most of what its label says, and the mean over the pool.
 
-        Without a label on words: those in which it looks at words most, besides itself and the sinks.
+        Without a label that says where: those in which it looks at words most, besides itself and the sinks. The link
+        is of a row that sees several tokens. The mean is over the texts with at least `ROWS` rows that can see such.
         """
         if self.pool is None or head.stack == CROSS:
             return [], 0.0
@@ -257,21 +258,24 @@ class Measured:
         texts: list[Shown] = []
         for place in range(len(self.pool_texts)):
             weights, cells = self.weights(head, place), self.cells(role, place)
-            # The first row of a causal head sees itself alone.
-            rows = cells.any(-1) & (weights > 0).sum(-1).gt(1)
-            share = float((weights * cells).sum(-1)[rows].mean()) if int(rows.sum()) >= ROWS else 0.0
-            ordinary = self.tokens.ordinary[place, : len(weights)]
+            # The first row of a causal head sees itself alone, and early ones see no such token.
+            rows = (cells & (weights > 0)).any(-1) & (weights > 0).sum(-1).gt(1)
+            if int(rows.sum()) < ROWS:
+                continue
+            share = float((weights * cells).sum(-1)[rows].mean())
+            ordinary = self.tokens.ordinary[place, : len(weights)] & rows
             telling = weights * cells * ordinary[:, None]
-            best = int(telling.argmax())
-            query, key = divmod(best, len(weights))
+            query, key = divmod(int(telling.argmax()), len(weights))
             texts.append(Shown(place, share, query, key, float(weights[query, key])))
+        if not texts:
+            return [], 0.0
         mean = float(np.mean([one.share for one in texts]))
         return sorted(texts, key=lambda one: -one.share)[:MAPS], mean
 
 
-def is_on_words(role: HeadRole | None) -> bool:
-    """Whether a label says that a head looks at certain words: not a sink's, a broad head's, or none."""
-    return role is not None and role.name not in ("unlabelled", "broad") and not role.name.startswith("sink")
+def says_where(role: HeadRole | None) -> bool:
+    """Whether a label says where a head looks: not a broad head's, and not the lack of one."""
+    return role is not None and role.name not in ("unlabelled", "broad")
 
 
 def _head_of(plan: Plan, lm: LoadedModel) -> Head:

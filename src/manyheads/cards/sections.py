@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from manyheads.base import Progress, first_line, plural
-from manyheads.cards.evidence import TEXTS, Measured, is_on_words
+from manyheads.cards.evidence import TEXTS, Measured, says_where
 from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.remembered import folder_of, keep, remembered
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
@@ -26,6 +26,7 @@ from manyheads.roles.words import UNLABELLED
 from manyheads.texts import readable
 
 PARTNERS = 4  # heads that are listened to, and that listen
+LEAST_Z = 2.0  # of a partner: what is less is chance
 NEIGHBOURS = 4
 WRITERS, LEAST = 3, 0.02  # of a weight's side, and the least share of one that is shown, in nats
 EXAMPLES, TOKENS = 3, 5  # tokens of which it is shown what is written, and how many of these
@@ -159,7 +160,7 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     shown, mean = measured.shown(head)
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
-    of_label = "does what its label says" if is_on_words(role) else "goes to words, besides itself and sinks"
+    of_label = "does what its label says" if says_where(role) else "goes to words, besides itself and sinks"
     for one in shown:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
@@ -256,9 +257,7 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
         return _section("writes", (), "", first_line(error)), None
     does, ranks, copying = result.does, result.ranks, result.copying
     side, share = max((("promoted", ranks.copies), ("suppressed", ranks.suppresses)), key=lambda pair: pair[1])
-    habit = {"promotes": "promotes the token that it looks at", "suppresses": "suppresses the token that it looks at"}
-    words = habit.get(does, "neither promotes nor suppresses the token that it looks at")
-    words += f"; among the five most {side} for {share:.0%} of {ranks.num_words} words"
+    words = f"{result.habit}; among the five most {side} for {share:.0%} of {ranks.num_words} words"
     facts = [Fact("copying, by its weights", rounded(copying.value), "-1 to 1", words=words)]
     facts += [
         Fact(
@@ -279,12 +278,12 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
         label = f"at {shown(row.token)} ({row.position})"
         facts.append(Fact(label, rounded(row.of_layer), "of its layer", words=words))
     note = f"copying: {within(copying.chance)}; of a token, by weights: {result.notes['source']}"
+    note += f"; read out {result.notes['read out']}"
     if result.positions:
         note += "; at a token of the first text above: the length of its output over that of its layer's"
     clause = None
-    if does in habit:
-        known = replace(facts[0], label=f"{does} the token that it looks at", command=by_weights)
-        clause = Clause(f"{does} the token that it looks at", known)
+    if does != "neither":
+        clause = Clause(result.habit, replace(facts[0], label=result.habit, command=by_weights))
     return _section("writes", facts, command, note), clause
 
 
@@ -331,9 +330,12 @@ def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
         for other, link in sorted(best.items(), key=lambda entry: -entry[1].z)[:PARTNERS]:
             by = BY[link.kind] if as_reader else BY[link.kind].replace("its", "that head's")
             words = f"{by}; score {link.score:.2f}, {scored.chance:.2f} by chance"
-            facts.append(Fact(str(other), rounded(link.z), "z", words=words, head=str(other)))
+            mark = "" if link.z >= LEAST_Z else "not beyond chance"
+            words += f"; {mark}" if mark else ""
+            facts.append(Fact(str(other), rounded(link.z), "z", mark=mark, words=words, head=str(other)))
         command = f"mh.composition(lm).strongest(count={count}, {side}={str(head)!r})"
-        sections.append(_section(name, facts, command, rest if facts else f"no head is {end} it"))
+        note = f"nobody beyond chance; {rest}" if all(fact.mark for fact in facts) else rest
+        sections.append(_section(name, facts, command, note if facts else f"no head is {end} it"))
     return sections[0], sections[1]
 
 
@@ -368,7 +370,7 @@ def _reach(measured: Measured, head: Head) -> Section:
         distance = values.get("distance")
         if distance is not None:
             facts.append(
-                Fact("looks so far back on short texts, in the mean", rounded(distance), "tokens",
+                Fact("looks so far away on short texts, in the mean", rounded(distance), "tokens",
                      command=f"manyheads look --all --model {measured.lm.name}")
             )  # fmt: skip
     return _section("reach", facts, command, note)

@@ -82,9 +82,10 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
     evidence, lm = role.evidence, measured.lm
     command = f"manyheads look --all --model {lm.name}"
     label = "no role" if role.name == UNLABELLED else role.name
-    unit = "nats" if evidence.statistic == "entropy" else "share"
+    # Of entropy that is no chance level, but the most there could be: `words` says so.
+    unit, chance = ("nats", None) if evidence.statistic == "entropy" else ("share", rounded(evidence.chance))
     fact = Fact(
-        label, rounded(evidence.score), unit, rounded(evidence.chance), rounded(evidence.low), rounded(evidence.high),
+        label, rounded(evidence.score), unit, chance, rounded(evidence.low), rounded(evidence.high),
         words=evidence.words, command=command,
     )  # fmt: skip
     share = figure(evidence.score, "share")
@@ -92,7 +93,8 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
         return Clause("no one thing on ordinary texts, but" if has_more else _nothing(measured, role.head), fact)
     if role.name == "broad":
         return Clause(
-            f"reads everything a little ({evidence.score / evidence.chance:.0%} of the evenest entropy)", fact
+            f"reads everything a little ({evidence.score / evidence.chance:.0%} of the largest entropy)",
+            fact,
         )
     if role.name.startswith("sink"):
         return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
@@ -109,9 +111,15 @@ def _nothing(measured: Measured, head: Head) -> str:
     if measured.roles is None:
         return "no one thing on ordinary texts"
     claims = [claim for claim in measured.roles.claims[measured.roles.head_place(head)] if claim.num_queries]
-    holding = sum(claim.holds for claim in claims)
+    holding = [claim for claim in claims if claim.holds]
+    of_words = sum(claim.role not in OF_SINKS for claim in holding)
+    rests = max((claim for claim in holding if claim.role in OF_SINKS), key=lambda claim: claim.distance, default=None)
+    if rests is not None and rests.distance >= MIN_DISTANCE:
+        answers = f"{of_words} of the questions about words, by little" if of_words else "no question about words"
+        share = figure(rests.tested, "share")
+        return f"no one thing: {share} of its attention goes to a sink, and it is an answer to {answers}"
     if holding:
-        return f"no one thing: it is an answer to {holding} of {len(claims)} questions, and to none by much"
+        return f"no one thing: it is an answer to {len(holding)} of {len(claims)} questions, and to none by much"
     return f"no one thing: it is an answer to none of {len(claims)} questions"
 
 
@@ -160,14 +168,15 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
     """Rule 4."""
     words = {
         "nothing": "without it nothing changes here",
-        "barely": "and is hardly missed: most random heads matter as much",
-        "more than most": "and is missed more than most random heads",
-        "stands out": "and is missed more than any of ten random heads",
+        "barely": "and is hardly missed: at least half of the random heads matter as much",
+        "more than most": "and what is lost without it does not set it apart from random heads",
+        "stands out": "and is missed more than any of the random heads",
     }.get(loss.level, "")
-    if loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high and loss.level != "nothing":
-        words = "and nothing is lost without it that could be told from 0"
-    elif loss.change < 0 and words:
-        words = "and without it the model does a little better here"
+    if loss.level == "stands out":
+        if loss.low is not None and loss.high is not None and loss.low <= 0 <= loss.high:
+            words = "and leaving it out changes more than leaving out any random head, but not on every text alike"
+        elif loss.change < 0:
+            words = "and without it the model does better here"
     return Clause(words, loss_fact(measured, head, loss))
 
 

@@ -115,6 +115,17 @@ class Writes(NotIterated):
         )
 
     @property
+    def habit(self) -> str:
+        """`does` in words; where that is "neither", which way the weights lean, if they do."""
+        if self.does != "neither":
+            return f"{self.does} the token it looks at"
+        value, chance = self.copying
+        if abs(value) < max(CLEAR, SURE * chance):
+            return "neither promotes nor suppresses the token it looks at"
+        way, end = ("to", "promoted") if value > 0 else ("against", "suppressed")
+        return f"leans {way} the token it looks at, which is seldom among the most {end}"
+
+    @property
     def looks_for(self) -> Matching | None:
         """What it looks for, by weights: the question with the larger share, where that is beyond chance; else None."""
         clear = {name: of for name, of in self.matching.items() if of.value >= max(CLEAR, SURE * of.chance)}
@@ -194,10 +205,10 @@ class Writes(NotIterated):
         return html_table(columns, rows, caption=str(self).partition("\n")[0], note="to_pandas() has them all.")
 
     def __repr__(self) -> str:
-        return brief(f"Writes({self.head}: {self._habit()}, copying {self.copying.value:+.2f})")
+        return brief(f"Writes({self.head}: {self.habit}, copying {self.copying.value:+.2f})")
 
     def __str__(self) -> str:
-        lines = [f"{self.head} writes: it {self._habit()} ({self.evidence})"]
+        lines = [f"{self.head} writes: it {self.habit} ({self.evidence})"]
         scores = {name: f"{of.value:.2f}, chance ±{2 * of.chance:.2f}" for name, of in self.matching.items()}
         if self.looks_for is not None:
             others = "".join(f"; {name} {score}" for name, score in scores.items() if name != self.looks_for)
@@ -215,13 +226,6 @@ class Writes(NotIterated):
             )
             lines.append(f"    promotes {_words(row.promoted[:NAMED])}; suppresses {_words(row.suppressed[:NAMED])}")
         return "\n".join(lines)
-
-    def _habit(self) -> str:
-        return {
-            "promotes": "promotes the token it looks at",
-            "suppresses": "suppresses the token it looks at",
-            "neither": "neither promotes nor suppresses the token it looks at",
-        }[self.does]
 
 
 def _words(pairs: Sequence[tuple[str, float]]) -> str:
