@@ -339,8 +339,8 @@ class _Batches(Items):
 
     @property
     def key(self) -> str:
-        no_other = self.corpus is None or self.corpus is self.inputs
-        corpus = () if no_other or self.corpus is None else read(self.lm, Inputs.of(self.corpus)).batches()
+        other = None if self.corpus is self.inputs else self.corpus
+        corpus = () if other is None else read(self.lm, Inputs.of(other)).batches()
         words = (self.estimator, self.kind, self.reduce, self.num_tokens, self.chosen.name, self.corpus is None)
         return f"importance {self.digest((*self.batches, *corpus), *words)}"
 

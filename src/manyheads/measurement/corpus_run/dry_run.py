@@ -7,12 +7,11 @@ it saw. All else is proportion: what it says of time is of this machine, and of 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -37,6 +36,7 @@ from manyheads.measurement.corpus_run.chunks import (
 from manyheads.measurement.corpus_run.driver import TRAFFIC, Engine, engine_of
 from manyheads.measurement.corpus_run.worker import RunRequest, Worker
 from manyheads.models import LoadedModel
+from manyheads.statistics import Statistic
 from manyheads.texts import Document, Sinks
 from manyheads.units import gb
 
@@ -288,7 +288,7 @@ def _processes(
     resume: str | Path | None,
     ranks: Ranks | None,
     engine: Engine | str | None,
-    chosen: Any,
+    chosen: Sequence[Statistic],
     refused: list[str],
 ) -> tuple[int, float | None]:
     """How many processes would measure, and after how many seconds each hands over; adds why they would not."""

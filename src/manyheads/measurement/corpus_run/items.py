@@ -200,7 +200,7 @@ class ItemDriver(Driver):
         if self.folder is not None:
             files = stack.enter_context(store.RunFolder.opened(self.folder))
             if (known := files.begun()) is None:
-                files.begin(self._inputs, StartFacts(torch.zeros(0), "", Sinks(), 0, "", ""))
+                files.begin(self._inputs, StartFacts(torch.zeros(0, device="cpu"), "", Sinks(), 0, "", ""))
             else:
                 require_same(self._inputs, known[0], self.folder)
             parts = store.Parts.opened(self.folder, self.basis)
