@@ -144,6 +144,9 @@ def test_matching_is_that_of_the_whole_matrix_of_queries_by_keys(family, fresh):
         assert got[name].value == pytest.approx(np.mean([trace_share(x) for x in whole]), abs=2e-5)
     first = writes(lm, "L0H1")
     assert first.matching == {} and first.looks_for is None and "first layer" in first.notes["matching"]
+    # It reads no token past a feed-forward: by default its words are embeddings.
+    assert first.source == "embedding" and writes(lm, "L2H1").source == "token"
+    assert first.copying == writes(lm, "L0H1", source="embedding").copying
 
 
 def test_matching_at_another_distance_is_another_number(fresh):

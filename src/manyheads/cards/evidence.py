@@ -6,6 +6,7 @@ cards say so. Cost of each part: its own docstring's; for 270 heads the exact lo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -86,6 +87,11 @@ class Measured:
     begins: Callable[[str], Progress | None] = lambda _: None
     folder: Place = None
     missing: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def name(self) -> str:
+        """The model's name as a shell takes it."""
+        return shlex.quote(self.lm.name)
 
     def turn_to(
         self, requested: Sequence[Head], begins: Callable[[str], Progress | None], folder: Place = None

@@ -171,7 +171,7 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
         out.append(
             TextMap(
                 text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
-                words, f"manyheads head {head} {quoted(text)} --model {measured.lm.name}",
+                words, f"manyheads head {head} {quoted(text)} --model {measured.name}",
             )
         )  # fmt: skip
     return tuple(out)
@@ -204,7 +204,7 @@ def _looks(measured: Measured, head: Head) -> Section:
     others = [claim for claim in claims if claim.role in ALWAYS and not claim.holds]
     lines = [*holding, *sorted(others, key=lambda claim: -claim.tested)][:LINES]
     texts = f"{roles.table.sums.num_texts:,} texts; figures are of the half on which no head was chosen"
-    command = f"manyheads roles --save claims.csv --model {measured.lm.name}"
+    command = f"manyheads roles --save claims.csv --model {measured.name}"
     count = f"it is an answer to {len(holding)} of {len(claims)} questions; the other lines are the usual questions"
     return _section("looks", [claim_fact(claim) for claim in lines], command, f"{count}. {texts}")
 
@@ -217,7 +217,7 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
     command = f"mh.why(lm, {one.text!r}, {str(head)!r}, query={one.query}, key={one.key})"
     if one.text.isprintable():  # the command line would read lines as one
         places = f"--from {one.query} --to {one.key}"
-        command = f"manyheads why {quoted(one.text)} --head {head} {places} --model {measured.lm.name}"
+        command = f"manyheads why {quoted(one.text)} --head {head} {places} --model {measured.name}"
     try:
         answer = why(measured.lm, one.text, head, query=one.query, key=one.key)
     except ManyHeadsError as error:
@@ -245,12 +245,12 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
 
 def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, Clause | None]:
     """By tokens from its weights, and where it writes most on the first map's text; and the clause of the sentence."""
-    command = f"manyheads writes --head {head} --model {measured.lm.name}"
+    command = f"manyheads writes --head {head} --model {measured.name}"
     by_weights = command
     if text is not None:
         command = f"mh.writes(lm, {str(head)!r}, {text!r})"
         if text.isprintable():  # the command line would read lines as one
-            command = f"manyheads writes {quoted(text)} --head {head} --model {measured.lm.name}"
+            command = f"manyheads writes {quoted(text)} --head {head} --model {measured.name}"
     try:
         result = writes(measured.lm, head, text)
     except ManyHeadsError as error:
@@ -351,7 +351,7 @@ def _lost(measured: Measured, head: Head) -> Section:
 def _reach(measured: Measured, head: Head) -> Section:
     probe = measured.probes.get("retrieval")
     facts: list[Fact] = []
-    command = f"manyheads roles --probes --ask retrieval --top 270 --model {measured.lm.name}"
+    command = f"manyheads roles --probes --ask retrieval --top 270 --model {measured.name}"
     note = measured.missing.get("reach", "")
     score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
     if probe is not None and score is not None and score.score == score.score:
@@ -370,8 +370,8 @@ def _reach(measured: Measured, head: Head) -> Section:
         distance = values.get("distance")
         if distance is not None:
             facts.append(
-                Fact("looks so far away on short texts, in the mean", rounded(distance), "tokens",
-                     command=f"manyheads look --all --model {measured.lm.name}")
+                Fact("how far away it looks on short texts, tokens in the mean", rounded(distance), "tokens",
+                     command=f"manyheads look --all --model {measured.name}")
             )  # fmt: skip
     return _section("reach", facts, command, note)
 

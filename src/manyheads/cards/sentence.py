@@ -79,8 +79,8 @@ def sentence_of(clauses: Sequence[Clause], without: str) -> str:
 
 def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
     """Rule 1. `has_more`: whether clauses of rule 2 follow."""
-    evidence, lm = role.evidence, measured.lm
-    command = f"manyheads look --all --model {lm.name}"
+    evidence = role.evidence
+    command = f"manyheads look --all --model {measured.name}"
     label = "no role" if role.name == UNLABELLED else role.name
     # Of entropy that is no chance level, but the most there could be: `words` says so.
     unit, chance = ("nats", None) if evidence.statistic == "entropy" else ("share", rounded(evidence.chance))
@@ -125,10 +125,10 @@ def _nothing(measured: Measured, head: Head) -> str:
 
 def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
     """Rule 2: the surest first, each of another kind."""
-    lm, candidates = measured.lm, list[tuple[float, str, Clause]]()
+    candidates = list[tuple[float, str, Clause]]()
     for claim in () if measured.roles is None else measured.roles.of_head(head):
         if claim.distance >= MIN_DISTANCE and claim.role not in OF_SINKS:
-            candidates.append((claim.distance, claim.role, claim_clause(claim, lm.name)))
+            candidates.append((claim.distance, claim.role, claim_clause(claim, measured.name)))
     for name, (words, kind) in REPEATS.items():
         probe = measured.probes.get(name)
         score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
@@ -136,7 +136,7 @@ def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
             continue
         fact = Fact(
             name, rounded(score.score), "share", rounded(score.chance), rounded(score.low), rounded(score.high),
-            words=probe.says, command=f'manyheads roles --probes --ask "{name}" --model {lm.name}',
+            words=probe.says, command=f'manyheads roles --probes --ask "{name}" --model {measured.name}',
         )  # fmt: skip
         numbers = f"{figure(score.score, 'share')}, {figure(score.chance, 'share')} by chance"
         candidates.append((score.score - score.chance, kind, Clause(f"{words} ({numbers})", fact)))
@@ -182,10 +182,10 @@ def loss_clause(measured: Measured, head: Head, loss: Loss) -> Clause:
 
 def loss_fact(measured: Measured, head: Head, loss: Loss) -> Fact:
     """What is lost, as a line of a table."""
-    command = f"manyheads ablate {head} --model {measured.lm.name}"
+    command = f"manyheads ablate {head} --model {measured.name}"
     if measured.num_texts != TEXTS:  # the command reads as many
         command = f"mh.effect(lm, mh.Ablate({str(head)!r}), reading_of(lm).spread({measured.num_texts}))"
     return Fact(
-        "without it", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high), mark=loss.level,
-        words=loss.words, command=command,
+        f"without it, {loss.unit}", rounded(loss.change), loss.unit, None, rounded(loss.low), rounded(loss.high),
+        mark=loss.level, words=loss.words, command=command,
     )  # fmt: skip

@@ -439,7 +439,7 @@ ON_TEXT_HELP = "A text, to see what it writes there; - reads it from stdin."
 HEAD_HELP = "The head, as L12H3. Default: all heads, by their weights."
 SOURCE_HELP = (
     "What stands for a token where the head reads it: token (its embedding and the first feed-forward), embedding, or "
-    "prediction (the direction that raises its logit)."
+    "prediction (the direction that raises its logit). By default token, and embedding for the first layer."
 )
 OF_TOKEN_HELP = "Show what it writes where it looks at this token: a word (often with its blank) or an id; repeatable."
 LISTED_TOKENS = 6
@@ -456,7 +456,7 @@ def writes(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
-    source: Annotated[str, typer.Option("--source", metavar="NAME", help=SOURCE_HELP)] = "token",
+    source: Annotated[str | None, typer.Option("--source", metavar="NAME", help=SOURCE_HELP, show_default=False)] = None,
     token: Annotated[list[str] | None, typer.Option("--token", metavar="TOKEN", help=OF_TOKEN_HELP)] = None,
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     as_json: AsJson = False,

@@ -180,6 +180,11 @@ class SiteCircuits:
         x = x - x.mean(-1, keepdim=True) if self.centred else x
         return x / x.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-12)
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it is its stack's first layer, which reads tokens before any feed-forward."""
+        return self.site == next(site for site in self.lm.spec.sites if site.stack == self.site.stack)
+
     @torch.no_grad()
     def copying(self, head: int, source: Source) -> TraceShare:
         """The trace share of what a head writes of a token. Cost: a product over the vocabulary, once; f^3 * draws."""
@@ -192,8 +197,7 @@ class SiteCircuits:
     @torch.no_grad()
     def matching(self, head: int) -> tuple[dict[Matching, TraceShare], str]:
         """The trace share of what a head looks for, the mean over distances; nothing, and why, where not asked."""
-        first = next(site for site in self.lm.spec.sites if site.stack == self.site.stack)
-        if self.site == first:
+        if self.is_first:
             return {}, f"{self.site} is the first layer, whose keys have not passed its feed-forward: not asked"
         try:
             if not self.shared.rotations:

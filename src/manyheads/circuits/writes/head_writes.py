@@ -237,7 +237,7 @@ def writes(
     head: str | Head,
     texts: InputsLike | None = None,
     *,
-    source: Source = "token",
+    source: Source | None = None,
     tokens: Sequence[str | int] = (),
 ) -> Writes:
     """What a head writes and what it looks for, in tokens: by its weights, and with texts also on those.
@@ -247,7 +247,7 @@ def writes(
     - `texts`: for `positions` and `directions`; no windows are made of a long text.
     - `source`: what stands for a token where the head reads it: "token" (its embedding and the first block's
       feed-forward on it: what later layers see), "embedding", or "prediction" (the direction that raises its logit,
-      which late heads read).
+      which late heads read). By default "token"; for a head of the first layer "embedding", which is all it reads.
     - `tokens`: which tokens to make tables of, each as the tokenizer has it (" Paris", most often with its blank) or by
       number. By default the words of the sample of which the head writes most.
 
@@ -262,7 +262,8 @@ def writes(
     heads = lm.spec.select(head).heads
     if len(heads) != 1:
         raise HeadError(f"{head!r} is {len(heads)} heads: writes is about one; writes_of(lm, heads) has them all.")
-    one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
+    if source is not None:
+        one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
     ids = [token_of(lm, token, noun="token") for token in tokens]
     circuits = SiteCircuits.of(lm, lm.spec.site_of(heads[0]))
     result = _by_weights(lm, circuits, heads[0], source, ids)
@@ -276,7 +277,7 @@ def writes_of(
     lm: LoadedModel,
     heads: HeadsLike | None = None,
     *,
-    source: Source = "token",
+    source: Source | None = None,
     tokens: Sequence[str | int] = (),
     progress: Progress | None = None,
 ) -> dict[Head, Writes]:
@@ -285,7 +286,8 @@ def writes_of(
     `progress`: called with the number of heads that are done, and of all.
     """
     require_loaded(lm)
-    one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
+    if source is not None:
+        one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")
     chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
     ids = [token_of(lm, token, noun="token") for token in tokens]
     result: dict[Head, Writes] = {}
@@ -303,7 +305,10 @@ def writes_of(
     return {head: result[head] for head in chosen}
 
 
-def _by_weights(lm: LoadedModel, circuits: SiteCircuits, head: Head, source: Source, ids: Sequence[int]) -> Writes:
+def _by_weights(
+    lm: LoadedModel, circuits: SiteCircuits, head: Head, source: Source | None, ids: Sequence[int]
+) -> Writes:
+    source = source or ("embedding" if circuits.is_first else "token")
     copying, (matching, matching_note) = circuits.copying(head.index, source), circuits.matching(head.index)
     ranks, written = circuits.in_tokens(head.index, source, ids, LISTED)
     tables = tuple(
