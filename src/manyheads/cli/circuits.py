@@ -456,7 +456,7 @@ def writes(
     file: TextsFile = None,
     lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
-    source: Annotated[str | None, typer.Option("--source", metavar="NAME", help=SOURCE_HELP, show_default=False)] = None,
+    source: Annotated[str | None, typer.Option("--source", metavar="NAME", help=SOURCE_HELP)] = None,
     token: Annotated[list[str] | None, typer.Option("--token", metavar="TOKEN", help=OF_TOKEN_HELP)] = None,
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
     as_json: AsJson = False,
