@@ -15,9 +15,11 @@ It imports without Ray; a run needs it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -103,7 +105,9 @@ class Engine:
 
     def check(self) -> None:
         """See to it that there is Ray, and that its address answers, before what is slow. Errors: EngineError."""
-        imported()
+        # Importing it takes seconds, in which the address could have answered.
+        if not (sys.modules["ray"] if "ray" in sys.modules else importlib.util.find_spec("ray")):
+            imported()
         if self.address is not None:
             self._require_answer(self.address)
 
