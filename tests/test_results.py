@@ -607,6 +607,7 @@ for model in models:
 """
 
 
+@pytest.mark.slow  # another process
 def test_loaded_model_still_refuses_head_mask_in_a_fresh_process_whatever_hooks_come(loaded, tmp_path):
     lm = loaded("llama")
     (tmp_path / "lm").write_bytes(pickle.dumps(lm))

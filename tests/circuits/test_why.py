@@ -245,7 +245,7 @@ def test_without_is_what_the_model_does_where_the_writer_is_taken_out(name, fres
             assert row.without == pytest.approx(weight, abs=1e-6), (part, side)
             assert row.odds_without == pytest.approx(float(np.log(weight / (1 - weight))), abs=1e-4 / weight)
             moved = max(moved, abs(row.odds_without - answer.log_odds))
-    assert moved > 0.02
+    assert moved > 0.002  # far above what rounding moves
 
 
 def test_a_writer_of_a_post_norm_model_is_really_taken_out(fresh):

@@ -274,6 +274,7 @@ def test_hundreds_of_heads_fit_one_picture(tmp_path):
     assert grid._Layout.of(maps_of(sites(*(32,) * 32)), None).height < 3_300
 
 
+@pytest.mark.slow  # draws 270 maps twice
 def test_a_deep_model_stands_in_blocks_and_its_key_value_groups_apart(tmp_path):
     maps = maps_of(sites(*(9,) * 30, kv=3), 14, causal=True)
     layout = grid._Layout.of(maps, {role.head: role for role in roles_of(maps, "unlabelled")})

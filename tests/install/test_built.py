@@ -198,6 +198,7 @@ def imported(folder, besides=()):
 distributions = functools.cache(packages_distributions)  # reads the metadata of all that is installed
 
 
+@pytest.mark.slow  # reads every file of the package, and what all that is installed says of itself
 @pytest.mark.parametrize(
     ("folders", "besides", "extras"),
     [([""], ("studio", "room"), ()), (["studio", "lab/room"], (), ("studio",))],

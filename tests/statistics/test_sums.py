@@ -534,6 +534,7 @@ def models_with_sinks(fresh):
     }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", ["minilm", "rigged", "t5", "t5 with targets"])
 @pytest.mark.parametrize("statistics", [OF_SINKS, "all"])
 def test_sinks_found_in_the_same_pass_give_the_same_numbers_to_the_last_bit(name, statistics, fresh, monkeypatch):

@@ -332,9 +332,15 @@ PATHS = json.loads((Path(__file__).parents[2] / "web/openapi.json").read_text(en
 ROUTES = sorted(f"{method.upper()} {path}" for path, methods in PATHS.items() for method in methods)
 
 
+def no_fault_of_ours(context, response, case):
+    """On a slow machine the examples before this one may still be at work: that is said, and no fault."""
+    if response.status_code != 503 or response.json()["kind"] != "Busy":
+        not_a_server_error(context, response, case)
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_no_request_ends_in_a_fault_of_ours(route):
-    checks = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
+    checks = [no_fault_of_ours, content_type_conformance, response_schema_conformance, status_code_conformance]
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
     @given(operations()[route].as_strategy())

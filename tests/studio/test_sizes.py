@@ -202,7 +202,7 @@ def assert_same_as_the_library(name, got, sizing):
         assert lengths == (one.longest_context, want.longest_context, want.largest_batch), (name, sizing.ask, machine)
 
 
-@pytest.mark.parametrize("share", [8, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [16, pytest.param(1, marks=pytest.mark.slow)])
 def test_the_page_sizes_as_the_library_does(new_page, studio, share):
     """Every preset at contexts, batches, dtypes and key/value heads (here each at some of them, in turn)."""
     page = new_page(forgive=("404",))  # the browser looks for an icon of a picture

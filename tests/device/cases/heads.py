@@ -94,6 +94,7 @@ PAIRS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", each(["k", "weights", "gradient of q"], "k"))
 def test_patching(what, both):
     host, device = both("llama")

@@ -89,6 +89,7 @@ def test_heads_are_removed_and_merged_on_two_devices(split):
             assert_same(got.model(**inputs.to("cuda:0")).logits, want.model(**inputs.to("cpu")).logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", each([torch.bfloat16, torch.float16], torch.bfloat16), ids=str)
 @pytest.mark.parametrize("name", each(["llama", "bert", "gpt_oss"], "llama"))
 def test_half_precision(name, dtype, both):
@@ -197,6 +198,7 @@ def waits_of(what, name, num_layers, seed, length):
     return waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", each(WAITS, "all"))
 @pytest.mark.parametrize("name", each(["llama", "gpt2", "gemma2"], "gemma2"))
 def test_the_host_waits_a_few_times_a_layer(name, what, fresh, monkeypatch):
