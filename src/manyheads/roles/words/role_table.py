@@ -74,7 +74,7 @@ ROLES = (
     ),
     RoleStyle(
         "sink", "#6F6F6F", "#878787", "sink", "sink",
-        group="sink", letter="R", words="rests on the first token or a mark",
+        group="sink", letter="R", words="parks on the first token or a mark",
     ),
     RoleStyle(
         "duplicate token", "#D55E00", "#d75f00", "duplicate", "dupl",

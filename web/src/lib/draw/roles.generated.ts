@@ -7,7 +7,7 @@ export const ROLE_GROUP_TABLE = [
   { name: "next", letter: "N", colour: "#56b4e9", words: "reads the token after" },
   { name: "self", letter: "S", colour: "#04564a", words: "reads the token itself" },
   { name: "local", letter: "L", colour: "#009e73", words: "reads its neighbours, or a fixed step away" },
-  { name: "sink", letter: "R", colour: "#6f6f6f", words: "rests on the first token or a mark" },
+  { name: "sink", letter: "R", colour: "#6f6f6f", words: "parks on the first token or a mark" },
   { name: "duplicate", letter: "D", colour: "#d55e00", words: "reads the same token elsewhere" },
   { name: "induction", letter: "I", colour: "#cc79a7", words: "reads what followed an earlier copy" },
   { name: "punctuation", letter: "U", colour: "#e69f00", words: "reads punctuation" },
