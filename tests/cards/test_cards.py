@@ -237,6 +237,7 @@ def measured(label, claims=(), losses=None, probes=None):
     of_head = sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.distance)
     return SimpleNamespace(
         lm=SimpleNamespace(name="some"),
+        name="some",
         labels=SimpleNamespace(role_of=lambda head: label),
         roles=SimpleNamespace(of_head=lambda head: of_head, claims=[claims], head_place=lambda head: 0),
         probes=probes or {}, losses=losses or {}, num_texts=64,
