@@ -15,7 +15,7 @@ from manyheads import errors
 from manyheads.errors import ManyHeadsError
 
 BUILT_IN = {
-    "EngineError": RuntimeError,
+    "AlertError": RuntimeError, "EngineError": RuntimeError,
     "FileAccessError": OSError, "GuardError": RuntimeError, "HeadError": ValueError, "LostProcessError": RuntimeError,
     "ManyHeadsError": Exception, "ModelError": RuntimeError, "PatternError": ValueError, "PlanError": ValueError,
     "RecordingError": ValueError, "ShapeError": ValueError, "StatisticError": ValueError, "TextError": ValueError,

@@ -8,6 +8,7 @@ A failed invariant of our own is an `assert` and has no class here: it is our fa
 """
 
 __all__ = [
+    "AlertError",
     "EngineError",
     "FileAccessError",
     "GuardError",
@@ -42,6 +43,10 @@ class HeadError(ManyHeadsError, ValueError):
 
 class ModelError(ManyHeadsError, RuntimeError):
     """A model that cannot be loaded or used, or whose attention we have no way into."""
+
+
+class AlertError(ManyHeadsError, RuntimeError):
+    """A head of a model that trains is past a limit, and the watch was told to stop the training there."""
 
 
 class GuardError(ManyHeadsError, RuntimeError):

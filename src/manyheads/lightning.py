@@ -8,7 +8,7 @@ from torch import nn
 
 from manyheads import private_names
 from manyheads.errors import ModelError
-from manyheads.watching import WatchCallback
+from manyheads.watching import Logger, WatchCallback, log_pictures
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -25,9 +25,12 @@ else:
 class HeadWatch(WatchCallback, Callback):
     """Watches every head while Lightning trains.
 
-    Numbers over all heads and over each layer's go to every logger of the Trainer at each watched step; each head's go
-    to `out`. `every`, `statistics`, `rows`, `out`: as in `watch`. `layers`: whether layers are logged, too. `qk_clip`:
-    the largest logit allowed, held by `QKClip` after each step of the optimizer. `.watch` is the open watch.
+    Numbers over all heads, over each layer's and of `log_heads` go to every logger of the Trainer at each watched step,
+    and into `trainer.callback_metrics`, which checkpoints and early stopping monitor; each head's go to `out`, and
+    `pictures` to TensorBoard and W&B. `every`, `statistics`, `rows`, `out`, `log_heads`, `pictures`, `on_alert`,
+    `limits`: as in `watch`; an alert that is to stop the training sets `trainer.should_stop` (`stopped_by` says why).
+    `layers`: whether layers are logged, too. `qk_clip`: the largest logit allowed, held by `QKClip` after each step of
+    the optimizer. `.watch` is the open watch.
 
     Passes are the calls of `training_step`. In a module with a compiled part, that part is watched, by a probe.
     Errors: as `watch`; ModelError where several parts are compiled, or the module itself.
@@ -60,6 +63,14 @@ class HeadWatch(WatchCallback, Callback):
         if numbers := self.step():
             for logger in trainer.loggers:
                 logger.log_metrics(numbers, step=trainer.global_step)
+                run = getattr(logger, "experiment", None) if self.options.pictures and trainer.is_global_zero else None
+                if self.watch is not None and self.watch.last is not None and isinstance(run, Logger):
+                    # Its W&B logger counts steps under this name.
+                    log_pictures(run, self.watch.last, trainer.global_step, counter="trainer/global_step")
+            # For what reads `trainer.callback_metrics`: ModelCheckpoint(monitor="heads/max_logit.max"), EarlyStopping.
+            pl_module.log_dict(numbers, on_step=True, on_epoch=False, logger=False)
+        if self.stopped_by is not None:
+            trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.close()

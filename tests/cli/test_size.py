@@ -150,7 +150,8 @@ def test_gpus_are_answered_in_a_sentence_then_a_row_for_equal_ones(sized):
 )
 def test_weights_published_in_fewer_bits_are_said_with_the_finding(sized, name, form, low, high):
     words = " ".join(sized(name).lines[:9])
-    assert low < float(re.search(rf"published in {form}.*?: about ([\d.]+) GB", words)[1]) < high
+    size = float(re.search(rf"published in {form}.*?: about ([\d.]+) GB", words)[1])
+    assert low < size < high and f", {size:g} GB as published, " in sized(name, "--dtype", "published").lines[0]
 
 
 def test_a_context_past_the_models_positions_windows_experts_and_latents_are_said(sized):
@@ -180,7 +181,7 @@ def test_the_document_is_one_json_document(sized):
     ran = sized("gpt2", "--context", "100", "--batch", "2", "--dtype", "fp32", "--json")
     document = json.loads(ran.out)
     assert document["parameters"]["total"] == 124_439_808
-    lengths = {"context": 100, "source": 100, "batch": 2, "streaming": None}
+    lengths = {"context": 100, "source": 100, "batch": 2, "streaming": None, "stored": None}
     assert document["asked"] == {**lengths, "dtype": "fp32", "cache_dtype": "fp32"}
     assert document["cache"]["steady_bytes"] == 2 * 4 * 100 * 12 * 2 * 768
     assert len(document["parameters"]["layers"]) == 12

@@ -21,35 +21,102 @@ def size(what, *arguments, **options):
     return size_of(architecture_of(what), *arguments, **options)
 
 
-BY_HAND = [  # bytes that a token leaves on one GPU: layers, keys and values, heads of that GPU, a head's width, bytes
-    ("llama-3.1-8b", "80GB", {}, "bf16", 32 * 2 * 8 * 128 * 2),
-    ("llama-3.1-70b", "4x80GB", {}, "bf16", 80 * 2 * 2 * 128 * 2),
-    ("llama-3.1-70b", "16x80GB", {}, "bf16", 80 * 2 * 1 * 128 * 2),  # 8 heads: each on two GPUs
-    ("llama-3.1-405b", "16x80GB", {"pipeline": 2}, "bf16", 63 * 2 * 1 * 128 * 2),
-    ("qwen2.5-7b", "4x24GB", {}, "bf16", 28 * 2 * 1 * 128 * 2),
-    ("qwen2.5-72b", "8x80GB", {}, "bf16", 80 * 2 * 1 * 128 * 2),
-    ("qwen3-235b-a22b", "8x141GB", {}, "bf16", 94 * 2 * 1 * 128 * 2),  # 4 heads: each on two GPUs
-    ("mixtral-8x7b", "2x80GB", {}, "bf16", 32 * 2 * 4 * 128 * 2),
-    ("mistral-nemo-12b", "48GB", {}, "fp8", 40 * 2 * 8 * 128),
-    ("deepseek-v3", "16x141GB", {}, "bf16", 61 * (512 + 64) * 2),  # latents: whole on each GPU
-    ("kimi-k2", "32x80GB", {"pipeline": 2}, "bf16", 31 * (512 + 64) * 2),
-    ("glm-4.5", "16x80GB", {}, "fp8", 92 * 2 * 1 * 128),  # 8 heads: each on two GPUs
-    ("llama-2-7b", "2x24GB", {}, "bf16", 32 * 2 * 16 * 128 * 2),
+def layer(width, heads, kv_heads, inner, gpus, *, biased=False, normed=False, experts=0, dim=128):
+    """Parameters of a layer on one of the GPUs that divide it, which keeps so many kv_heads; norms stand on each."""
+    own = heads // gpus
+    attention = width * dim * (2 * own + 2 * kv_heads) + biased * dim * (own + 2 * kv_heads) + normed * 2 * dim
+    forward = 3 * width * inner // gpus * max(experts, 1) + width * experts * (experts > 1)
+    return attention + forward + 2 * width
+
+
+def latent_layer(width, heads, inner, gpus, *, experts=0):
+    """The same of DeepSeek-V3's: what compresses queries, keys and values on each GPU; one expert more for all."""
+    replicated = width * (1536 + 512 + 64) + 1536 + 512 + 2 * width + width * experts
+    divided = heads * (1536 * 192 + 512 * 256 + 128 * width) + 3 * width * inner * (experts + 1)
+    return replicated + divided // gpus
+
+
+GLM = {"biased": True, "normed": True}
+# Parameters of the first GPU; what a token leaves there: layers, keys and values, heads, width, bytes.
+BY_HAND = [
+    (
+        "llama-3.1-8b",
+        "80GB",
+        {},
+        "bf16",
+        32 * layer(4096, 32, 8, 14336, 1) + 2 * 128256 * 4096 + 4096,
+        32 * 2 * 8 * 256,
+    ),
+    ("llama-3.1-70b", "4x80GB", {}, "bf16", 80 * layer(8192, 64, 2, 28672, 4) + 128256 * 4096 + 8192, 80 * 2 * 2 * 256),
+    # 8 heads: each on two of 16 GPUs
+    ("llama-3.1-70b", "16x80GB", {}, "bf16", 80 * layer(8192, 64, 1, 28672, 16) + 128256 * 1024 + 8192, 80 * 512),
+    (
+        "llama-3.1-405b",
+        "16x80GB",
+        {"pipeline": 2},
+        "bf16",
+        63 * layer(16384, 128, 1, 53248, 8) + 128256 * 2048,
+        63 * 512,
+    ),
+    (
+        *("qwen2.5-7b", "4x24GB", {}, "bf16"),
+        *(28 * layer(3584, 28, 1, 18944, 4, biased=True) + 152064 * 1792 + 3584, 28 * 512),
+    ),
+    (
+        *("qwen2.5-72b", "8x80GB", {}, "bf16"),
+        *(80 * layer(8192, 64, 1, 29568, 8, biased=True) + 152064 * 2048 + 8192, 80 * 512),
+    ),
+    (  # 4 heads: each on two GPUs
+        *("qwen3-235b-a22b", "8x141GB", {}, "bf16"),
+        *(94 * layer(4096, 64, 1, 1536, 8, normed=True, experts=128) + 151936 * 1024 + 4096, 94 * 512),
+    ),
+    (
+        "mixtral-8x7b",
+        "2x80GB",
+        {},
+        "bf16",
+        32 * layer(4096, 32, 4, 14336, 2, experts=8) + 32000 * 4096 + 4096,
+        32 * 2048,
+    ),
+    ("mistral-nemo-12b", "48GB", {}, "fp8", 40 * layer(5120, 32, 8, 14336, 1) + 2 * 131072 * 5120 + 5120, 40 * 2048),
+    (  # latents: whole on each GPU
+        *("deepseek-v3", "16x141GB", {}, "bf16"),
+        3 * latent_layer(7168, 128, 18432, 16)
+        + 58 * latent_layer(7168, 128, 2048, 16, experts=256)
+        + 2 * 129280 * 7168 // 16
+        + 7168,
+        61 * (512 + 64) * 2,
+    ),
+    (
+        *("kimi-k2", "32x80GB", {"pipeline": 2}, "bf16"),
+        latent_layer(7168, 64, 18432, 16) + 30 * latent_layer(7168, 64, 2048, 16, experts=384) + 163840 * 7168 // 16,
+        31 * (512 + 64) * 2,
+    ),
+    (  # 8 heads: each on two GPUs; one expert more for all
+        *("glm-4.5", "16x80GB", {}, "fp8"),
+        3 * layer(5120, 96, 1, 12288, 16, **GLM)
+        + 89 * (layer(5120, 96, 1, 1536, 16, experts=160, **GLM) + 3 * 5120 * 1536 // 16)
+        + 2 * 151552 * 5120 // 16
+        + 5120,
+        92 * 256,
+    ),
+    ("llama-2-7b", "2x24GB", {}, "bf16", 32 * layer(4096, 32, 16, 11008, 2) + 32000 * 4096 + 4096, 32 * 2 * 16 * 256),
 ]
 
 
-@pytest.mark.parametrize(("name", "gpus", "options", "cache_dtype", "token"), BY_HAND)
-def test_blocks_are_what_is_left_over_the_bytes_of_one_by_hand(name, gpus, options, cache_dtype, token):
+@pytest.mark.parametrize(("name", "gpus", "options", "cache_dtype", "parameters", "token"), BY_HAND)
+def test_what_twelve_models_take_on_each_gpu_by_hand(name, gpus, options, cache_dtype, parameters, token):
     """vLLM 0.26: available bytes // bytes of a block of one layer // layers; the cache is as many blocks of 16."""
     placed = size(name, batch=1, dtype="bf16", cache_dtype=cache_dtype).on(gpus, **options)
-    stage = max(placed.stages, key=lambda stage: stage.num_layers)
-    room = stage.fit.room_bytes
-    assert room == stage.fit.memory_bytes * 0.9 - stage.fit.weight_bytes - stage.fit.activation_bytes > 0
-    layers = stage.num_layers
-    assert stage.blocks == int(room // (16 * token // layers) // layers)
-    assert placed.tokens == min(stage.blocks for stage in placed.stages) * 16
-    # Each text more has its own row of logits, too.
-    assert placed.tokens // 4096 * 0.97 <= placed.largest_batch + 1 <= placed.tokens // 4096 + 1
+    first, memory = placed.stages[0], int(gpus.split("x")[-1].removesuffix("GB")) * 10**9
+    assert first.num_parameters == parameters and first.num_layers == max(stage.num_layers for stage in placed.stages)
+    room = memory * 0.9 - 2 * parameters - first.fit.activation_bytes
+    blocks = int(room // (16 * token // first.num_layers) // first.num_layers)
+    assert (first.blocks, first.fit.room_bytes, first.fit.longest_context) == (blocks, room, blocks * 16)
+    assert placed.tokens == placed.longest_context == min(stage.blocks for stage in placed.stages) * 16
+    # Each text more has its own row of logits, too: 6 bytes for each part of the words on the last stage's GPUs.
+    logits = 6 * preset(name).vocab_size if len(placed.stages) == 1 else 0
+    assert first.fit.largest_batch == int((room + logits) // (256 * 16 * token + logits))
 
 
 def test_llama_3_8b_has_the_blocks_of_vllms_log():
@@ -190,7 +257,7 @@ REFUSED = [
     ("llama-2-7b", "3x80GB", {}, ShapeError, r"^tensor=3: 32 heads of llama-2-7b do not divide over 3 GPUs"),
     ("gpt2", "16x80GB", {"pipeline": 16}, ShapeError, "^pipeline=16: gpt2 has 12 layers, and a stage has at least one"),
     ("gpt2", "4x80GB", {"pipeline": 3}, ShapeError, r"^pipeline=3: 4 GPUs do not divide .* Use one of \[1, 2, 4\]"),
-    ("gpt2", "4x80GB", {"tensor": 3}, ShapeError, "^tensor=3 times pipeline=1 is 3, and gpus='4x80GB' are 4"),
+    ("gpt2", "4x80GB", {"tensor": 3}, ShapeError, "^tensor=3 times pipeline=1 is 3, and gpus= says 4"),
     ("gpt2", "80GB", {"block": 0}, ShapeError, "block=0: give a whole number, 1 or more"),
     ("gpt2", "80GB", {"prefix": 2000}, ShapeError, "^prefix=2000: texts of context=1,024 tokens have at least"),
     ("gpt2", "80GB", {"overhead": 1.0}, ShapeError, "give the share of the memory that stays free"),

@@ -680,3 +680,46 @@ def test_sizing_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_weights_as_published_are_those_of_the_repositories_to_the_byte():
+    """`total_size` of their model.safetensors.index.json. Llama 2's has a table of rotary frequencies in each layer;
+    DeepSeek-V3's files have the layer that predicts a second token, with embedding and head of its own, and headers."""
+    for name, total in (("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744), ("gpt2", 4 * 124_439_808)):
+        assert size(name, dtype="published").weight_bytes == total
+    assert size("llama-2-70b", dtype="published").weight_bytes == 137_953_316_864 - 80 * 64 * 4
+    deepseek = size("deepseek-v3", dtype="published")
+    layer = deepseek.ask.weight_bytes(deepseek.architecture.layers[-1].weights)
+    second = layer + 2 * 2 * 129_280 * 7168 + 2 * 2 * 7168 * 7168
+    assert 0 <= 688_586_727_753 / (deepseek.weight_bytes + second) - 1 < 3e-5
+    assert (deepseek.ask.cache_dtype, size("llama-2-7b", dtype="published").ask.cache_dtype) == ("bf16", "float16")
+    # One more token of one text reads what it uses: 8 of 256 experts, all else but the table.
+    read = deepseek.ask.weight_bytes(
+        [replace(weight, experts=weight.chosen) for weight in deepseek.architecture.weights]
+    )
+    assert size("deepseek-v3", batch=1, dtype="published").decoding.weight_bytes == pytest.approx(
+        read - 2 * 129_280 * 7168
+    )
+
+
+def test_a_configs_own_packing_is_counted_with_its_scales():
+    """GPTQ: of each group of 128 a scale of 16 bits and a zero point; embedding, head, norms and biases in 16."""
+    config = {
+        "model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": False, "torch_dtype": "float16",
+    }  # fmt: skip
+    packed = 3 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 768)
+    rest = 2 * 512 * 256 + 7 * 256
+    assert size(config, dtype="published").weight_bytes == 2 * (packed + rest)
+    for method, bits, group, each in (("gptq", 4, 128, 4 + 20 / 128), ("awq", 8, 64, 8 + 24 / 64), ("gptq", 3, -1, 3)):
+        packing = {"quant_method": method, "bits": bits, "group_size": group}
+        found = size({**config, "quantization_config": packing}, dtype="published").weight_bytes
+        assert found == pytest.approx(packed * each / 8 + 2 * rest)
+    for packing in ({"quant_method": "hqq"}, {"quant_method": "fp8", "weight_block_size": [0, 128]}, {"bits": 4}):
+        unknown = {**config, "quantization_config": packing}
+        refuses(
+            ModelError, "^dtype='published': nothing says how .* or it is a packing", size, unknown, dtype="published"
+        )
+    nothing = {**config, "torch_dtype": None}
+    refuses(ModelError, "^dtype='published': nothing says how the weights of llama", size, nothing, dtype="published")
+    refuses(ModelError, "cache_dtype='published' is no dtype known here", size, config, cache_dtype="published")

@@ -33,7 +33,7 @@ def numbers(step: int) -> np.ndarray:
 def assert_holds(path, steps: list[int]) -> None:
     """Plain pandas reads exactly these steps, every head once in each, in order, with its own numbers."""
     frame = pd.read_parquet(path)
-    assert list(frame.columns) == ["step", "stack", "layer", "head", *STATISTICS]
+    assert list(frame.columns) == ["step", "stack", "layer", "head", *STATISTICS, "loss"]
     want = [(step, head.stack, head.layer, head.index) for step in steps for head in HEADS]
     assert list(zip(*(frame[name] for name in ("step", "stack", "layer", "head")), strict=True)) == want
     if steps:

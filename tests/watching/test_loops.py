@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 import manyheads as mh
 from manyheads.errors import FileAccessError, ModelError, StatisticError
@@ -81,6 +82,40 @@ def test_a_trainer_logs_all_heads_and_each_layer_and_the_file_has_each_head(fres
         fitted(tiny_llama(seed=seed), data, tmp_path, mh.HeadWatch(out=tmp_path / "heads.parquet"))
 
 
+class Board(TensorBoardCallback):
+    """transformers' callback for TensorBoard, with a writer that keeps what it gets."""
+
+    def __init__(self):  # which else needs TensorBoard
+        self.images, self.tb_writer = (
+            [],
+            SimpleNamespace(
+                add_scalar=lambda *_: None,
+                add_histogram=lambda *_: None,
+                add_image=lambda tag, image, step, dataformats: self.images.append((tag, step)),
+            ),
+        )
+
+    def on_train_begin(self, args, state, control, **_): ...
+
+    def on_log(self, args, state, control, logs=None, **_): ...
+
+    def on_train_end(self, args, state, control, **_): ...
+
+
+def test_a_trainer_logs_single_heads_and_pictures_keeps_its_loss_and_stops_at_an_alert(fresh, tmp_path):
+    out, board, reporter = tmp_path / "heads.parquet", Board(), Reporter()
+    options = {"statistics": ["max_logit"], "log_heads": "L1H4", "pictures": True, "layers": False}
+    watcher = mh.HeadWatch(every=1, out=out, on_alert="stop", limits={"max_logit": -1e9}, **options)
+    trainer = fitted(tiny_llama(seed=draw(fresh)), rows(fresh, 20), tmp_path, board, reporter, watcher, logging_steps=1)
+    assert trainer.state.global_step == 1 and "max logit went over -1e+09 at step 1" in str(watcher.stopped_by)
+    assert watcher.watch is None and board.images == [("heads/max_logit.grid", 1)]
+    (numbers,) = [logs for _, logs in reporter.logs if "heads/max_logit.max" in logs]
+    curves = open_history(out)
+    assert numbers["heads/L1H4/max_logit"] == curves.of("L1H4")[0, 0] and len(numbers) == 2
+    (loss,) = [logs["loss"] for _, logs in reporter.logs if "loss" in logs]
+    assert curves.loss.tolist() == [pytest.approx(loss, abs=1e-4)]  # of both micro-batches, as the Trainer has it
+
+
 @pytest.mark.slow
 def test_a_trainer_keeps_logits_in_bounds(fresh, tmp_path):
     model, data = tiny_llama(seed=draw(fresh)), rows(fresh, 20)
@@ -141,9 +176,9 @@ def lightning():
             self.logged.append((step, dict(metrics)))
 
     def fit(module, ids, *callbacks, steps=5, logger=False, **options):
-        off = {f"enable_{what}": False for what in ("checkpointing", "progress_bar", "model_summary")}
+        off = {f"enable_{what}": False for what in ("checkpointing", "progress_bar", "model_summary")} | options
         trainer = L.Trainer(
-            max_steps=steps, accelerator="cpu", devices=1, logger=logger, callbacks=list(callbacks), **off, **options
+            max_steps=steps, accelerator="cpu", devices=1, logger=logger, callbacks=list(callbacks), **off
         )
         trainer.fit(module, torch.utils.data.DataLoader(ids, batch_size=2))
         return module
@@ -208,6 +243,46 @@ def test_lightning_keeps_logits_in_bounds_and_an_error_leaves_the_module_as_it_w
     assert seen.last["max_logit"][:6].max() <= 2 * (1 + 1e-5)  # later layers read what the last clip changed
     assert "training_step" not in vars(module) and not module._forward_hooks and not module._forward_pre_hooks
     assert watcher.watch is None and watcher.clip is None
+
+
+@quiet
+@pytest.mark.slow  # Lightning takes seconds to import
+def test_lightnings_callback_metrics_have_the_heads_and_an_alert_stops_it(fresh, tmp_path, lightning):
+    """What ModelCheckpoint and EarlyStopping monitor; and the loss that `training_step` returns."""
+    ids, seen = ids_of(fresh), []
+
+    class Reader(lightning.L.Callback):
+        def on_train_batch_start(self, trainer, *_):  # after the batch before
+            seen.append(dict(trainer.callback_metrics))
+
+        def on_train_end(self, trainer, *_):
+            seen.append(dict(trainer.callback_metrics))
+
+    names = {"statistics": ["max_logit"], "log_heads": ["L2H3"], "out": tmp_path / "heads"}
+    checkpoint = lightning.L.pytorch.callbacks.ModelCheckpoint(
+        tmp_path, monitor="heads/L2H3/max_logit", mode="max", every_n_train_steps=1, save_top_k=1
+    )
+    watcher = lightning.HeadWatch(every=1, **names)
+    lightning.fit(
+        lightning.Trained(tiny_llama(seed=draw(fresh))),
+        ids,
+        watcher,
+        Reader(),
+        checkpoint,
+        steps=3,
+        enable_checkpointing=True,
+    )
+    curves = open_history(tmp_path / "heads")
+    heads = curves.of("L2H3")[:, 0]
+    for step, metrics in enumerate(seen[1:]):
+        assert float(metrics["heads/L2H3/max_logit"]) == pytest.approx(heads[step], rel=1e-6)
+        assert float(metrics["heads/max_logit.max"]) == pytest.approx(curves.values[step].max(), rel=1e-6)
+    assert float(checkpoint.best_model_score) == pytest.approx(heads.max(), rel=1e-6)
+    assert np.isfinite(curves.loss).all() and curves.loss.min() > 1  # nats of some thirty words
+    stopping = lightning.HeadWatch(every=2, statistics=["max_logit"], on_alert="stop", limits={"max_logit": -1e9})
+    module = lightning.Trained(tiny_llama(seed=draw(fresh)))
+    lightning.fit(module, ids, stopping, steps=5)
+    assert module.calls == 1 and stopping.stopped_by is not None and stopping.watch is None
 
 
 @quiet

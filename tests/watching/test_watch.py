@@ -680,7 +680,7 @@ def test_a_closed_watch_is_pickled_without_its_model_and_an_open_one_is_refused(
         again.close()
     callback.open(model, 0)
     again = pickle.loads(pickle.dumps(callback))
-    assert again.watch is None and again.every == 3 and callback.watch is not None
+    assert again.watch is None and again.options.every == 3 and callback.watch is not None
     callback.close()
 
 

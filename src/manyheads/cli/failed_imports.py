@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, version
 from traceback import walk_tb
 from types import MappingProxyType
 
@@ -37,6 +36,8 @@ class Failed:
     @property
     def remedy(self) -> str:
         """The command that installs the package in the range that manyheads needs, or installs it anew."""
+        from importlib.metadata import PackageNotFoundError, version  # a fifth of a command's start, for errors alone
+
         try:
             installed = version(self.package).partition("+")[0]  # what follows + names the build
         except PackageNotFoundError:
@@ -93,6 +94,8 @@ def spans() -> Mapping[str, str]:
 
     Empty where manyheads is not installed.
     """
+    from importlib.metadata import PackageNotFoundError, distribution  # as above
+
     try:
         lines = distribution(NAME).requires or []
     except PackageNotFoundError:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 DEFAULT, BATCH = "llama-2-70b", 8
 BLOCK_HELP = f"Tokens of a block of the cache. Default: {Placement.default_block}."
 CHUNK_HELP = f"Tokens of prompts computed at once. Default: {Placement.default_chunk:,}."
+DTYPE_HELP = "Dtype of the weights: fp32, bf16, fp16, fp8, int8, int4, or published: as their config says."
 BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
     "A preset (see --list), tiny-code, minilm, a config.json, a folder with one, or owner/name on the hub, whose "
@@ -66,9 +67,7 @@ def size(
     what: Annotated[str | None, typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False)] = None,
     context: Annotated[int | None, count_option(help=CONTEXT_HELP)] = None,
     batch: Annotated[int | None, count_option(help=BATCH_HELP)] = None,
-    dtype: Annotated[
-        str, typer.Option(metavar="NAME", help="Dtype of the weights: fp32, bf16, fp16, fp8, int8 or int4.")
-    ] = "fp16",
+    dtype: Annotated[str, typer.Option(metavar="NAME", help=DTYPE_HELP)] = "fp16",
     cache_dtype: Annotated[str | None, _sized("Dtype of the cache. Default: that of the weights.", "NAME")] = None,
     source: Annotated[int | None, count_option(help="Tokens that an encoder reads.", show_default=False)] = None,
     kv_heads: Annotated[int | None, _sized(KV_HELP)] = None,
@@ -287,7 +286,7 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
         notes.append(f"More GPUs than key/value heads: each head's cache stands on {copies} GPUs.")
     if _latents(sizing) and placement.tensor > 1:
         notes.append("Latents belong to all heads: each GPU of a stage keeps all of them.")
-    if DTYPES[ask.dtype] < 16:
+    if ask.stored is None and DTYPES[ask.dtype] < 16:
         notes.append("Weights of 8 or 4 bits: all numbers are counted so, without the scales that come with them.")
     notes += [f"Wrote {clean(path)}." for path in written]
     table = [*lay_out(columns, rows, console), *wrapped(" ".join(notes), console)]
@@ -305,7 +304,7 @@ def _finding(sizing: Sizing, console: Console) -> list[Text]:
     title = row.title if row and row.title in architecture.because else sizing.name
     active = f" ({units.count(sizing.num_active)} active)" if sizing.num_active != sizing.num_parameters else ""
     sentence = f": {units.count(sizing.num_parameters)} parameters{active}, "
-    sentence += f"{units.brief(sizing.weight_bytes, units.DECIMAL)} in {ask.dtype}"
+    sentence += f"{units.brief(sizing.weight_bytes, units.DECIMAL)} {ask.in_dtype}"
     if cache is not None:
         times = "\N{MULTIPLICATION SIGN}" if knows_blocks(console) else "x"
         length = f"{ask.context // 1024:,}k" if ask.context % 1024 == 0 and ask.context < 2**30 else f"{ask.context:,}"
@@ -346,7 +345,7 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
         else:
             cells = [f"{units.gb(fit.missing_bytes)} short", *[""] * len(lengths), ""]
         rows.append([Text(memory), *map(Text, cells)])
-    title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights in {ask.dtype}"
+    title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights {ask.in_dtype}"
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
     notes = [f"Of each memory {costs.OVERHEAD:.0%} stay free, for what is not counted: activations, the runtime."]
     if not all(fit.weights_fit for _, fit in memories):

@@ -61,7 +61,7 @@ def save_sizing(sizing: Sizing, path: str | os.PathLike[str]) -> None:
     charted = bool(sizing.variants) and sizing.cache is not None and sizing.cache.growth > 0
     sheet = Sheet(WIDTH, chart_top + (CHART_HEIGHT + 110 if charted else 30) + MARGIN)
     sheet.heading(MARGIN, sizing.name)
-    weights = f"{units.gib(sizing.weight_bytes)} ({units.gb(sizing.weight_bytes)}) in {sizing.ask.dtype}"
+    weights = f"{units.gib(sizing.weight_bytes)} ({units.gb(sizing.weight_bytes)}) {sizing.ask.in_dtype}"
     active = f" {units.count(sizing.num_active)} of them active," if sizing.num_active < sizing.num_parameters else ""
     words = f"{units.count(sizing.num_parameters)} parameters,{active} {weights}"
     sheet.notes(MARGIN, MARGIN + 40, [words], LINE, BODY, INK)

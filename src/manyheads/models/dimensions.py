@@ -38,6 +38,7 @@ from manyheads.sizing.architecture import (
     load_config,
     name_of,
     require_few_layers,
+    stored_of,
 )
 
 if TYPE_CHECKING:
@@ -100,10 +101,11 @@ def size(
       local cache, else that is fetched.
     - `context`: tokens of a text; None: 4,096, fewer where a model has fewer positions.
     - `batch`: how many texts at once.
-    - `dtype`: of the weights ("fp16").
+    - `dtype`: of the weights ("fp16"); "published": each part as its config.json says, scales counted (fp8 for
+      DeepSeek-V3, MXFP4 for the experts of gpt-oss).
     - `num_kv_heads`: the same with so many key/value heads.
     - `source`: tokens of what an encoder reads; None: as many as `context`.
-    - `cache_dtype`: of the cache; None: `dtype`.
+    - `cache_dtype`: of the cache; None: `dtype`, of published weights what is not packed.
     - `streaming`: the share of key/value heads (0 to 1) that stream, as in a split of `mh.split_heads`: FLOPs, cache
       and what fits are then those of `mh.streaming`.
     - `sink`: the first tokens that a streaming head keeps.
@@ -237,7 +239,7 @@ def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Archite
         import transformers  # noqa: F401
     except ImportError:
         raise ModelError(f"{error} With transformers installed, what it knows can be built and measured.") from error
-    return describe(data)
+    return replace(describe(data), stored=stored_of(data))
 
 
 def _of_module(model: nn.Module) -> Architecture:

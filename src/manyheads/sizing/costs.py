@@ -40,7 +40,7 @@ from manyheads.sizing.architecture.architecture import (
     kind_of,
 )
 from manyheads.sizing.memory import FAR, OVERHEAD, Ask, Fit, cache_terms, checked_overhead, memory_bytes
-from manyheads.sizing.placement import BLOCK, CHUNK, Placement, place
+from manyheads.sizing.placement import BLOCK, CHUNK, Placement, divided, parsed_gpus, place
 
 # Attention's two products come after the parts that make q, k and v, as they do in a layer.
 OPERATIONS: tuple[str, ...] = (*PARTS[:6], "scores", "values", *PARTS[6:])
@@ -127,7 +127,7 @@ class Sizing(NotIterated):
         return brief(str(self))
 
     def __str__(self) -> str:
-        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} in {self.ask.dtype}"
+        weights = f"{units.count(self.num_parameters)} parameters, {units.gb(self.weight_bytes)} {self.ask.in_dtype}"
         texts = f"{plural(self.ask.batch, 'text')} of {plural(self.ask.context, 'token')}"
         cache = f", {units.gib(self.cache.steady)} of cache" if self.cache else ""
         return f"Sizing({self.name}: {weights}; {texts}{cache})"
@@ -155,8 +155,9 @@ class Sizing(NotIterated):
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of all parameters in the dtype that was asked for; scales of quantised numbers are not counted."""
-        return self.ask.weight_bytes(self.num_parameters)
+        """Bytes of all parameters in the dtype that was asked for; scales of quantised numbers are counted in the dtype
+        "published" alone."""
+        return self.ask.weight_bytes(self.architecture.weights)
 
     @cached_property
     def parameters(self) -> Mapping[str, int]:
@@ -214,7 +215,8 @@ class Sizing(NotIterated):
         ask = self.ask
         weights, keys = read_numbers(self.served, ask.context, ask.source, ask.batch)
         cache_bytes = ask.batch * ask.cache_bytes(keys) + self.cache.state
-        return Decoding(ask.batch * self.decode.total, ask.weight_bytes(weights), cache_bytes)
+        weight_bytes = sum(share * ask.weight_bytes([weight]) for weight, share in weights)
+        return Decoding(ask.batch * self.decode.total, weight_bytes, cache_bytes)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
@@ -299,10 +301,20 @@ class Sizing(NotIterated):
         """
         if self.ask.streaming is not None:
             raise ShapeError("streaming: what streams is counted for one memory, as in fits('80 GB'), not on GPUs.")
-        return place(
-            self.architecture, self.ask, gpus, tensor=tensor, pipeline=pipeline, block=block, prefix=prefix,
-            chunk=chunk, overhead=overhead,
-        )  # fmt: skip
+        count, size_bytes = parsed_gpus(gpus)
+        placement = Placement(
+            name=self.name,
+            dtype=self.ask.dtype,
+            cache_dtype=self.ask.cache_dtype,
+            memory_bytes=size_bytes,
+            tensor=divided(count, tensor, pipeline),
+            pipeline=pipeline,
+            block=block,
+            prefix=prefix,
+            chunk=chunk,
+            overhead=overhead,
+        )
+        return place(self.architecture, self.ask, placement)
 
     def to_dict(self) -> Json:
         """Everything, as plain data for JSON.
@@ -490,21 +502,24 @@ def cache_scales(architecture: Architecture, length: int, source: int) -> int:
     return count
 
 
-def read_numbers(architecture: Architecture, length: int, source: int, batch: int) -> tuple[float, int]:
-    """Numbers read to decode one more token of each of `batch` texts: of the weights, once; of the cache, for each
-    text.
+def read_numbers(
+    architecture: Architecture, length: int, source: int, batch: int
+) -> tuple[list[tuple[Weights, float]], int]:
+    """What is read to decode one more token of each of `batch` texts: weights, once, with the share of each that is;
+    numbers of the cache, for each text.
 
     Of experts, as many as that many tokens choose on average if every choice is as likely as any other. Tables count as
     nothing (a row a token), an encoder's weights neither.
     """
-    weights = 0.0
+    weights: list[tuple[Weights, float]] = []
     for weight in architecture.weights:
         # Tables and what ran once before the first token are not read again for every token.
         if weight.rows in (SOURCE, ONCE) or (weight.part == "embedding" and not weight.matmul):
             continue
         # Two tokens may choose the same expert, which is then read once: of a large batch nearly all are touched.
-        touched = weight.experts * (1 - (1 - weight.chosen / weight.experts) ** batch) if weight.experts > 1 else 1
-        weights += touched * max(weight.size, weight.matmul)  # a tied head has no numbers of its own, and is read
+        touched = 1 - (1 - weight.chosen / weight.experts) ** batch if weight.experts > 1 else 1.0
+        # A tied head has no numbers of its own, and is read.
+        weights.append((replace(weight, size=max(weight.size, weight.matmul)), touched))
     cache = sum(attention.cache_width * seen_keys(attention, length, source) for attention in architecture.attention)
     return weights, cache
 

@@ -3,14 +3,15 @@
 Counted are the weights in their dtype; the cache as it is set aside beforehand (a window has a place for the newest
 token, too), with states that do not grow; and a share of the memory that stays free, 10 % unless said, for what is not
 counted: activations, the logits of a prompt, the runtime, fragments. vLLM leaves as much by default
-(`gpu_memory_utilization` of 0.9). Gradients, optimisers and the scales of quantised numbers are not counted.
+(`gpu_memory_utilization` of 0.9). Gradients and optimisers are not counted,
+nor the scales of quantised numbers, unless weights are sized as they are published.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from manyheads import units
 from manyheads.base import Json, brief, plural
 from manyheads.errors import ShapeError
-from manyheads.sizing.architecture.architecture import Architecture, Streaming
+from manyheads.sizing.architecture.architecture import Architecture, Stored, Streaming, Weights
 
 GB, GIB = 10**9, 2**30
 UNITS = {"MB": 10**6, "MIB": 2**20, "GB": GB, "GIB": GIB, "TB": 10**12, "TIB": 2**40}
@@ -57,6 +58,9 @@ DTYPES = {
 """Bits of a number. Of 8 and 4 bits the numbers alone are counted, not the scales that come with them: these differ by
 library, and those of `KVCache` are in a note."""
 
+PUBLISHED = "published"
+"""The dtype of weights that are as their config.json says: each part in its own bits, the scales counted."""
+
 FAR = 2**48
 """Tokens of a text that no memory holds: where the cache stops growing before, its length is no matter of memory."""
 
@@ -64,7 +68,7 @@ FAR = 2**48
 @dataclass(frozen=True)
 class Ask:
     """What is asked of an architecture: `batch` texts of `context` tokens (and `source`, what an encoder reads), the
-    dtypes of the weights and of the cache, and which heads stream."""
+    dtypes of the weights and of the cache, and which heads stream. `stored`: what the dtype "published" means."""
 
     context: int
     source: int
@@ -72,10 +76,21 @@ class Ask:
     dtype: str
     cache_dtype: str
     streaming: Streaming | None = None
+    stored: Stored | None = None
 
-    def weight_bytes(self, numbers: int | float) -> float:
-        """Bytes of so many numbers in the weights' dtype."""
-        return numbers * DTYPES[self.dtype] / 8
+    def weight_bytes(self, weights: Iterable[Weights]) -> float:
+        """Bytes of all of these weights, every expert included, in their dtype."""
+        return (self.stored or Stored("", DTYPES[self.dtype])).num_bytes(weights)
+
+    @property
+    def in_dtype(self) -> str:
+        """ "in fp16", "as published"."""
+        return "as published" if self.stored else f"in {self.dtype}"
+
+    @property
+    def number_bits(self) -> int:
+        """Bits that a number of the activations has: one of fewer is computed with in 16."""
+        return max(16, self.stored.rest if self.stored else DTYPES[self.dtype])
 
     def cache_bytes(self, numbers: int | float) -> float:
         """Bytes of so many numbers in the cache's dtype."""

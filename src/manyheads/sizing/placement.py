@@ -28,9 +28,10 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from math import ceil
 from typing import ClassVar, NamedTuple
 
@@ -38,7 +39,7 @@ from manyheads import units
 from manyheads.base import Json, brief, divisors, plural, whole
 from manyheads.errors import ModelError, ShapeError
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Weights
-from manyheads.sizing.memory import DTYPES, FAR, OVERHEAD, Ask, Fit, checked_overhead, memory_bytes
+from manyheads.sizing.memory import FAR, PUBLISHED, Ask, Fit, checked_overhead, memory_bytes
 
 BLOCK = 16
 """Tokens of a block of the cache unless said: vLLM's default."""
@@ -72,8 +73,9 @@ class Placement:
     """A model on `tensor` x `pipeline` equal GPUs, and how many texts they serve.
 
     `memory_bytes`: of one GPU. `block`: tokens of a block of the cache; `prefix`: tokens that all texts begin with;
-    `chunk`: tokens of prompts computed at once. `enough`: the smallest number of such GPUs, layers divided over all of
-    them, that holds these texts, where this one does not; None where none up to 64 does.
+    `chunk`: tokens of prompts computed at once; `overhead`: the share of each memory that stays free. `enough`: the
+    smallest number of such GPUs, layers divided over all of them, that holds these texts, where this one does not; None
+    where none up to 64 does.
     """
 
     name: str
@@ -85,7 +87,8 @@ class Placement:
     block: int
     prefix: int
     chunk: int
-    stages: tuple[Stage, ...]
+    overhead: float
+    stages: tuple[Stage, ...] = ()
     enough: int | None = None
 
     default_block: ClassVar[int] = BLOCK
@@ -125,7 +128,7 @@ class Placement:
     def __str__(self) -> str:
         fit = self.stages[0].fit
         where = f"{self.num_gpus} x {units.brief(self.memory_bytes, units.DECIMAL)}"
-        subject = f"{self.name} in {self.dtype}"
+        subject = f"{self.name} {'as' if self.dtype == PUBLISHED else 'in'} {self.dtype}"
         if self.cache_dtype != self.dtype:
             subject += f", its cache in {self.cache_dtype},"
         texts = f"{plural(fit.batch, 'text')} of {plural(fit.context, 'token')}"
@@ -176,24 +179,9 @@ def parsed_gpus(gpus: str) -> tuple[int, int]:
         raise ShapeError(f"gpus={gpus!r}: {error}") from error
 
 
-def place(
-    architecture: Architecture,
-    ask: Ask,
-    gpus: str,
-    *,
-    tensor: int | None = None,
-    pipeline: int = 1,
-    block: int = BLOCK,
-    prefix: int = 0,
-    chunk: int = CHUNK,
-    overhead: float = OVERHEAD,
-) -> Placement:
-    """An architecture on several GPUs, as `Sizing.on` says; what is asked of it is in `ask`."""
-    count, size_bytes = parsed_gpus(gpus)
-    checked_overhead(overhead)
-    for name, value in (("pipeline", pipeline), ("block", block), ("chunk", chunk)):
-        whole(name, value, 1, ShapeError)
-    whole("prefix", prefix, 0, ShapeError)
+def divided(count: int, tensor: int | None, pipeline: int) -> int:
+    """Over how many of `count` GPUs each layer is divided: `tensor`, or all of a stage. Raises ShapeError."""
+    whole("pipeline", pipeline, 1, ShapeError)
     if tensor is None:
         if count % pipeline:
             raise ShapeError(
@@ -203,40 +191,31 @@ def place(
     whole("tensor", tensor, 1, ShapeError)
     if tensor * pipeline != count:
         raise ShapeError(
-            f"{tensor=} times {pipeline=} is {tensor * pipeline}, and gpus={gpus!r} are {count}: give numbers whose "
-            f"product that is, or size one copy of the model, as on '{tensor * pipeline}x...'."
+            f"{tensor=} times {pipeline=} is {tensor * pipeline}, and gpus= says {count}: give numbers whose product "
+            f"that is, or size one copy of the model, as on '{tensor * pipeline}x...'."
         )
-    if prefix >= ask.context:
+    return tensor
+
+
+def place(architecture: Architecture, ask: Ask, placement: Placement) -> Placement:
+    """The placement with its stages, and how many GPUs would do where these do not. Errors: as `Sizing.on`."""
+    checked_overhead(placement.overhead)
+    for name, least in (("block", 1), ("chunk", 1), ("prefix", 0)):
+        whole(name, getattr(placement, name), least, ShapeError)
+    if placement.prefix >= ask.context:
         raise ShapeError(
-            f"{prefix=}: texts of context={ask.context:,} tokens have at least one of their own beside it."
+            f"prefix={placement.prefix}: texts of context={ask.context:,} tokens have at least one of their own beside "
+            f"it."
         )
-    on = partial(
-        _stages, architecture, ask, size_bytes, block=block, prefix=prefix, chunk=chunk, overhead=overhead
-    )  # fmt: skip
-    stages = on(tensor, pipeline)
-    enough = None
-    if not all(stage.fit.fits for stage in stages):
-        for more in (2**power for power in range(1, 7) if 2**power > count):
-            try:
-                fits = all(stage.fit.fits for stage in on(more, 1))
-            except ShapeError:  # heads do not divide over so many
-                continue
-            if fits:
-                enough = more
-                break
-    return Placement(
-        name=architecture.name,
-        dtype=ask.dtype,
-        cache_dtype=ask.cache_dtype,
-        memory_bytes=size_bytes,
-        tensor=tensor,
-        pipeline=pipeline,
-        block=block,
-        prefix=prefix,
-        chunk=chunk,
-        stages=stages,
-        enough=enough,
-    )
+    placement = replace(placement, stages=_stages(architecture, ask, placement))
+    if placement.fits:
+        return placement
+    for count in (2**power for power in range(1, 7) if 2**power > placement.num_gpus):
+        with suppress(ShapeError):  # heads do not divide over so many
+            larger = replace(placement, tensor=count, pipeline=1)
+            if replace(larger, stages=_stages(architecture, ask, larger)).fits:
+                return replace(placement, enough=count)
+    return placement
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -363,20 +342,10 @@ def _kinds(architecture: Architecture) -> Counter[Kind]:
     return kinds
 
 
-def _stages(
-    architecture: Architecture,
-    ask: Ask,
-    size_bytes: int,
-    tensor: int,
-    pipeline: int,
-    *,
-    block: int,
-    prefix: int,
-    chunk: int,
-    overhead: float,
-) -> tuple[Stage, ...]:
+def _stages(architecture: Architecture, ask: Ask, placement: Placement) -> tuple[Stage, ...]:
+    """What each GPU of each stage of a placement holds."""
     limit = architecture.max_positions if architecture.learned_positions else None
-    parts = shards(architecture, tensor, pipeline)
+    parts = shards(architecture, placement.tensor, placement.pipeline)
     group_counts = _groups(
         _kinds(replace(architecture, layers=tuple(layer for part in parts for layer in part.layers)))
     )
@@ -384,10 +353,11 @@ def _stages(
     first = 0
     for index, part in enumerate(parts):
         kinds = _kinds(part)
-        cache = _Cache(kinds, group_counts, part, ask, block, prefix, chunk)
-        free_bytes, weight_bytes = int(size_bytes * overhead), ask.weight_bytes(part.num_parameters)
-        logit_bytes = _logit_bytes(part, ask) if index == pipeline - 1 else 0.0
-        activation_bytes = _activation_bytes(part, ask, chunk) + ask.batch * logit_bytes
+        cache = _Cache(kinds, group_counts, part, ask, placement)
+        size_bytes = placement.memory_bytes
+        free_bytes, weight_bytes = int(size_bytes * placement.overhead), ask.weight_bytes(part.weights)
+        logit_bytes = _logit_bytes(part, ask) if index == placement.pipeline - 1 else 0.0
+        activation_bytes = _activation_bytes(part, ask, placement.chunk) + ask.batch * logit_bytes
         room = size_bytes - free_bytes - weight_bytes - activation_bytes
         heads = {attention.num_kv_heads for attention in part.attention if not attention.latent}
         fit = Fit(
@@ -435,9 +405,7 @@ class _Cache:
     groups: Mapping[tuple[int | None, bool], int]
     architecture: Architecture
     ask: Ask
-    block: int
-    prefix: int
-    chunk: int
+    placement: Placement
 
     @cached_property
     def state_bytes(self) -> float:
@@ -455,15 +423,19 @@ class _Cache:
 
     def page(self, kind: Kind) -> float:
         """Bytes of a block of one layer."""
-        return self.ask.cache_bytes(self.block * kind.width)
+        return self.ask.cache_bytes(self.placement.block * kind.width)
 
     def bytes_at(self, context: int) -> tuple[float, float]:
         """What all texts of that length share, and what each of them takes besides."""
-        shared, own = 0.0, self.state_bytes
+        shared, own, block = 0.0, self.state_bytes, self.placement.block
         for kind, count in self.layers.items():
-            length = context if kind.window is None else min(context, kind.window - (not kind.chunked) + self.chunk)
-            blocks = ceil(length / self.block) + (kind.window is not None and not kind.chunked)
-            common = max(0, length - (context - self.prefix)) // self.block
+            length = (
+                context
+                if kind.window is None
+                else min(context, kind.window - (not kind.chunked) + self.placement.chunk)
+            )
+            blocks = ceil(length / block) + (kind.window is not None and not kind.chunked)
+            common = max(0, length - (context - self.placement.prefix)) // block
             shared += self.page(kind) * count * common
             own += self.page(kind) * count * (blocks - common)
         return shared, own
@@ -481,7 +453,7 @@ class _Cache:
 
     def longest(self, room: float, limit: int | None) -> int | None:
         """How long all texts may be."""
-        least, most = self.prefix + 1, limit or FAR
+        least, most = self.placement.prefix + 1, limit or FAR
         if self.needs(least) > room or room < 0:
             return 0
         if limit is None and self.needs(FAR) <= room:
@@ -501,17 +473,12 @@ class _Cache:
         if not self.kinds or self.state_bytes or any(kind.window is not None for kind in self.kinds):
             return None
         together = sum(self.page(kind) * count for kind, count in self.kinds.items())
-        return max(0, int(room // together)) * self.block
-
-
-def _number_bytes(ask: Ask) -> float:
-    """Bytes of a number of the activations: those of fewer bits are computed with in 16."""
-    return max(16, DTYPES[ask.dtype]) / 8
+        return max(0, int(room // together)) * self.placement.block
 
 
 def _logit_bytes(part: Architecture, ask: Ask) -> float:
     """What the logits of one text take."""
-    return (part.vocab_size or 0) * (_number_bytes(ask) + LOGIT_BYTES)
+    return (part.vocab_size or 0) * (ask.number_bits / 8 + LOGIT_BYTES)
 
 
 def _activation_bytes(part: Architecture, ask: Ask, chunk: int) -> float:
@@ -527,4 +494,4 @@ def _activation_bytes(part: Architecture, ask: Ask, chunk: int) -> float:
                 inner += weight.chosen * (weight.matmul // part.embed_dim)
                 inner += weight.chosen * part.embed_dim if weight.experts > 1 else 0
         widest = max(widest, heads, inner)
-    return _number_bytes(ask) * chunk * (2 * part.embed_dim + widest)
+    return ask.number_bits / 8 * chunk * (2 * part.embed_dim + widest)

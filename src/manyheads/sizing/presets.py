@@ -15,25 +15,9 @@ from manyheads import units
 from manyheads.base import nearest
 from manyheads.errors import ModelError
 from manyheads.sizing.architecture import building_blocks as blocks
-from manyheads.sizing.architecture.architecture import SOURCE, Architecture, by_part
+from manyheads.sizing.architecture.architecture import SOURCE, Architecture
 from manyheads.sizing.architecture.config import describe_config
 from manyheads.sizing.architecture.seq2seq import pair
-
-
-@dataclass(frozen=True)
-class Stored:
-    """How the published weights are stored, by the quantization_config of their config.json: these parts in `bits`,
-    shared scales counted (MXFP4: 8 for 32 numbers; DeepSeek: 32 for blocks of 128 x 128), and the rest in bf16."""
-
-    form: str
-    bits: float
-    parts: tuple[str, ...]
-
-    def in_words(self, parameters: Mapping[str, int]) -> str:
-        """How it is stored, and about how many bytes that takes; `parameters` by part."""
-        num_small = sum(parameters.get(part, 0) for part in self.parts)
-        num_bytes = (num_small * self.bits + (sum(parameters.values()) - num_small) * 16) / 8
-        return f"published in {self.form}: about {units.brief(num_bytes, units.DECIMAL)}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,6 @@ class Preset:
     config: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     words: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
     note: str = ""
-    stored: Stored | None = None
 
 
 def _attention_only(title: str, source: str, note: str, **words: object) -> Preset:
@@ -61,30 +44,38 @@ def _rule_of_thumb(size: str, embed_dim: int, num_heads: int) -> Preset:
 
 _BERT = {
     "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 30522, "max_position_embeddings": 512,
-    "type_vocab_size": 2,
+    "type_vocab_size": 2, "torch_dtype": "float32",
 }  # fmt: skip
-_GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257}
-_GPT3 = {**_GPT2, "n_positions": 2048}
+_GPT2 = {
+    "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 50257, "torch_dtype": "float32",
+}  # fmt: skip
+_GPT3 = {**_GPT2, "n_positions": 2048, "torch_dtype": None}
 # It is sized by GPT-2's config, which has no word for such bands.
 _GPT3_NOTE = "all attention counted as full: its paper alternates it with locally banded layers"
-_LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
-_QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+_LLAMA = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+_QWEN2 = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "torch_dtype": "bfloat16"}
 _QWEN3 = {
     "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 151936, "head_dim": 128,
-    "max_position_embeddings": 40960,
+    "max_position_embeddings": 40960, "torch_dtype": "bfloat16",
 }  # fmt: skip
 _QWEN3_MOE = {
     **_QWEN3, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128,
     "num_experts_per_tok": 8, "num_key_value_heads": 4, "decoder_sparse_step": 1, "tie_word_embeddings": False,
 }  # fmt: skip
-_MISTRAL = {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "tie_word_embeddings": False}
+_MISTRAL = {
+    "model_type": "mistral", "architectures": ["MistralForCausalLM"], "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
 _GEMMA2 = {
     "model_type": "gemma2", "architectures": ["Gemma2ForCausalLM"], "vocab_size": 256000, "sliding_window": 4096,
-    "max_position_embeddings": 8192, "tie_word_embeddings": True,
+    "max_position_embeddings": 8192, "tie_word_embeddings": True, "torch_dtype": "float32",
 }  # fmt: skip
 _GEMMA3 = {
     "model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"], "vocab_size": 262208, "head_dim": 256,
-    "sliding_window": 1024, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    "sliding_window": 1024, "max_position_embeddings": 131072, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
 }  # fmt: skip
 _GEMMA3_NOTE = "the text model: its vision tower and the projection into it, 0.42 B more, are left out"
 _DEEPSEEK = {
@@ -92,25 +83,25 @@ _DEEPSEEK = {
     "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128, "n_shared_experts": 1,
     "n_routed_experts": 256, "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512,
     "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-    "max_position_embeddings": 163840, "tie_word_embeddings": False,
+    "max_position_embeddings": 163840, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
 _MTP_NOTE = "without the layer that predicts a second token, which is for training"
 _LLAMA4 = {
     "model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"], "vocab_size": 202048, "head_dim": 128,
     "intermediate_size_mlp": 16384, "num_experts_per_tok": 1, "attention_chunk_size": 8192,
-    "no_rope_layer_interval": 4, "tie_word_embeddings": False,
+    "no_rope_layer_interval": 4, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
 _LLAMA4_NOTE = "the text model: its vision tower and the projection into it, 0.87 B more, are left out"
 _GLM4_MOE = {
     "model_type": "glm4_moe", "architectures": ["Glm4MoeForCausalLM"], "vocab_size": 151552, "head_dim": 128,
     "attention_bias": True, "max_position_embeddings": 131072, "n_shared_experts": 1, "num_experts_per_tok": 8,
-    "tie_word_embeddings": False,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
-_DEEPSEEK_FP8 = ("q", "k", "v", "qkv", "latent", "o", "feed-forward")
 _GPT_OSS_NOTE = "active parameters with the embedding, 0.58 B, which OpenAI's 5.13 B and 3.61 B (120b, 20b) leave out"
 _GPT_OSS = {
     "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "vocab_size": 201088, "attention_bias": True,
     "max_position_embeddings": 131072, "sliding_window": 128, "num_experts_per_tok": 4, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"},
 }  # fmt: skip
 
 
@@ -152,17 +143,16 @@ def _gemma(generation: int, size: str, shape: str, **fields: object) -> Preset:
 
 def _gpt_oss(size: str, shape: str, num_experts: int) -> Preset:
     fields = {"num_local_experts": num_experts, "head_dim": 64, "note": _GPT_OSS_NOTE}
-    stored = Stored("MXFP4 for the experts, bf16 for the rest", 4.25, ("feed-forward",))
-    row = _published(f"gpt-oss-{size}", "OpenAI 2025", f"openai/gpt-oss-{size}", shape, _GPT_OSS, **fields)
-    return replace(row, stored=stored)
+    return _published(f"gpt-oss-{size}", "OpenAI 2025", f"openai/gpt-oss-{size}", shape, _GPT_OSS, **fields)
 
 
 def _deepseek(title: str, source: str, *, note: str = _MTP_NOTE, family: str = "deepseek_v3", **fields: Any) -> Preset:
     """One of DeepSeek-V3's architecture, or of its kin; `fields` are what differs."""
     classes = {"deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM"}
     config = {"model_type": family, "architectures": [classes[family]], **_DEEPSEEK, **fields}
-    stored = Stored("FP8, with embedding, head and router in bf16", 8 + 32 / 128**2, _DEEPSEEK_FP8)
-    return Preset(title, source, config, note=note, stored=stored if family == "deepseek_v3" else None)
+    if family == "deepseek_v3":
+        config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    return Preset(title, source, config, note=note)
 
 
 def _llama4(size: str, **fields: Any) -> Preset:
@@ -181,10 +171,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "llama-2-70b": Preset("Llama 2 70B", "Touvron et al. 2023", {
             **_LLAMA, "vocab_size": 32000, "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
             "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 4096,
+            "torch_dtype": "float16",
         }),
         "llama-2-7b": Preset("Llama 2 7B", "Touvron et al. 2023", {
             **_LLAMA, "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
             "num_attention_heads": 32, "num_key_value_heads": 32, "max_position_embeddings": 4096,
+            "torch_dtype": "float16",
         }),
         "llama-3-8b": _llama3("Llama 3 8B", "Meta-Llama-3-8B", "32 4096 14336 32 8", 8192),
         "llama-3-70b": _llama3("Llama 3 70B", "Meta-Llama-3-70B", "80 8192 28672 64 8", 8192),
@@ -226,7 +218,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "vocab_size": 32000, "hidden_size": 4096,
             "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
             "max_position_embeddings": 32768, "sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2,
-            "tie_word_embeddings": False,
+            "tie_word_embeddings": False, "torch_dtype": "bfloat16",
         }),
         "gemma-2-2b": _gemma(2, "2B", "26 2304 9216 8 4", head_dim=256),
         "gemma-2-9b": _gemma(2, "9B", "42 3584 14336 16 8", head_dim=256),
@@ -263,7 +255,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "decoder_sparse_step": 1,
                 "full_attention_interval": 4, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
                 "linear_num_value_heads": 32, "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4,
-                "tie_word_embeddings": False,
+                "tie_word_embeddings": False, "torch_dtype": "bfloat16",
             }, note=f"{_MTP_NOTE}; FLOPs without the update of its recurrent states",
         ),
         "glm-4.5": _glm(
@@ -280,6 +272,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "model_type": "phi3", "architectures": ["Phi3ForCausalLM"], "vocab_size": 200064, "hidden_size": 3072,
             "intermediate_size": 8192, "num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8,
             "max_position_embeddings": 131072, "sliding_window": 262144, "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
         }),
         "gpt2": Preset("GPT-2 small", "Radford et al. 2019", {
             **_GPT2, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
@@ -302,7 +295,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "vit-base": Preset("ViT-Base/16, 224 pixels, 1,000 classes", "Dosovitskiy et al. 2021", {
             "model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 768,
             "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "image_size": 224,
-            "patch_size": 16, "num_labels": 1000,
+            "patch_size": 16, "num_labels": 1000, "torch_dtype": "float32",
         }),
         "transformer": Preset(
             "the original Transformer, base", "Vaswani et al. 2017",
@@ -349,7 +342,10 @@ def preset(name: str) -> Architecture:
             outside=(blocks.table(vocab_size, embed_dim), blocks.head(embed_dim, vocab_size, tied=True)),
             vocab_size=vocab_size,
         )
-    stored = row.stored.in_words(by_part(architecture.weights)) if row.stored else ""
+    stored = ""
+    if architecture.stored and architecture.stored.parts:
+        num_bytes = architecture.stored.num_bytes(architecture.weights)
+        stored = f"published in {architecture.stored.form}: about {units.brief(num_bytes, units.DECIMAL)}"
     because = tuple(filter(None, (row.title, row.source, row.note, stored)))
     return replace(architecture, name=key, because=because)
 

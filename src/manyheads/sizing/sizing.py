@@ -23,7 +23,7 @@ from manyheads.sizing.architecture import building_blocks as blocks
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Streaming
 from manyheads.sizing.architecture.config import describe_config, read_config
 from manyheads.sizing.costs import SCALE_BYTES, Sizing, cache_scales
-from manyheads.sizing.memory import DTYPES, Ask
+from manyheads.sizing.memory import DTYPES, PUBLISHED, Ask
 from manyheads.sizing.presets import PRESETS, did_you_mean, key_of, preset
 from manyheads.spec import ModelSpec
 
@@ -49,10 +49,10 @@ def size(
     - `architecture`: what is sized.
     - `context`: tokens of a text; None: 4,096, fewer where a model has fewer positions.
     - `batch`: how many texts at once.
-    - `dtype`: of the weights.
+    - `dtype`: of the weights; "published": each part as its config.json says, scales counted.
     - `num_kv_heads`: the same with so many key/value heads.
     - `source`: tokens of what an encoder reads; None: `context`.
-    - `cache_dtype`: of the cache; None: `dtype`.
+    - `cache_dtype`: of the cache; None: `dtype`, of published weights what is not packed.
     - `streaming`: the share of key/value heads that stream, 0 to 1.
     - `sink`: the first tokens that a streaming head keeps.
     - `recent`: the last tokens that a streaming head keeps.
@@ -63,8 +63,16 @@ def size(
         whole("num_kv_heads", num_kv_heads, 1, ShapeError)
         architecture = architecture.with_kv_heads(num_kv_heads)
         architecture = replace(architecture, because=(*architecture.because, f"with num_kv_heads={num_kv_heads}"))
-    for name, value in (("dtype", dtype), ("cache_dtype", cache_dtype or dtype)):
-        one_of(name, value, DTYPES, ModelError, "is no dtype known here")
+    one_of("dtype", dtype, (*DTYPES, PUBLISHED), ModelError, "is no dtype known here")
+    stored = architecture.stored if dtype == PUBLISHED else None
+    if dtype == PUBLISHED and stored is None:
+        raise ModelError(
+            f"{dtype=}: nothing says how the weights of {architecture.name} are published, or it is a packing that is "
+            f"not known here. Use one of {', '.join(DTYPES)}."
+        )
+    if cache_dtype is None:
+        cache_dtype = dtype if stored is None else stored.form if stored.form in DTYPES else "bf16"
+    one_of("cache_dtype", cache_dtype, DTYPES, ModelError, "is no dtype known here")
     length, notes = _context(architecture, context)
     source_length = whole("source", source, 1, ShapeError) if source is not None else architecture.num_source or length
     if source is not None and not architecture.has_source:
@@ -74,8 +82,9 @@ def size(
         source_length,
         whole("batch", batch, 1, ShapeError),
         dtype,
-        cache_dtype or dtype,
+        cache_dtype,
         Streaming(streaming, sink, recent) if streaming else None,
+        stored,
     )
     served = Sizing(architecture, ask).served
     if ask.streaming is not None:

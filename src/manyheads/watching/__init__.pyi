@@ -9,6 +9,8 @@ from .history import FIRST_PART as FIRST_PART
 from .history import HeadCurves as HeadCurves
 from .history import HeadHistory as HeadHistory
 from .history import open_history as open_history
+from .loggers import Logger as Logger
+from .loggers import log_pictures as log_pictures
 from .qk_clip import QKClip as QKClip
 from .training_steps import Watch as Watch
 from .training_steps import WatchCallback as WatchCallback

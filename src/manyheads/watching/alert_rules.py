@@ -7,7 +7,7 @@ goes before a loss that diverges (Zhai et al. 2023), and a head that adds next t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from jaxtyping import Float64, Int64
 from numpy import ndarray
 
 from manyheads.base import Json, brief, plural
-from manyheads.errors import StatisticError
+from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head
 
 
@@ -56,6 +56,10 @@ RULES = (
     AlertRule("first_mass", "first_mass", True, 0.9, "weight on the first token"),
     AlertRule("dead", "output_share", False, DEAD, "output", "of an even share", in_a_row=5, of_even_share=True),
 )
+
+
+ACTIONS = ("stop", "clip", "save")
+"""What a watch can do by itself where a head crosses a limit: see `watch`."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,32 @@ def alerts(
             value = float(curves[row, index])
             out.append(HeadAlert(heads[index], rule, int(steps[row]), value, bool(past[-1, index])))
     return tuple(sorted(out, key=lambda alert: alert.step))
+
+
+Action = str | Callable[[HeadAlert], object]
+
+
+def checked_actions(on_alert: Action | Sequence[Action] | None, rules: Sequence[AlertRule]) -> tuple[Action, ...]:
+    """What to do at an alert of these rules, those that a watch can raise. Errors: PlanError."""
+    if on_alert is None:
+        return ()
+    actions = (on_alert,) if isinstance(on_alert, str) or callable(on_alert) else tuple(on_alert)
+    for action in actions:
+        if action not in ACTIONS and not callable(action):
+            raise PlanError(
+                f"on_alert={brief(repr(action))}: give 'stop', 'clip', 'save', a function of the alert, or a list."
+            )
+    if not rules:
+        raise PlanError(
+            f"on_alert= says what to do, and no alert is of a statistic that is watched: {_rules_in_words()}."
+        )
+    if "clip" in actions and not any(rule.name == "max_logit" for rule in rules):
+        raise PlanError("on_alert='clip' acts where max_logit is past its limit: name it in statistics=.")
+    return actions
+
+
+def _rules_in_words() -> str:
+    return ", ".join(f"{rule.name} is of {rule.statistic}" for rule in RULES)
 
 
 def rules_with(limits: Mapping[str, float]) -> tuple[AlertRule, ...]:

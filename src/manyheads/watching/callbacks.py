@@ -15,7 +15,9 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 
+from manyheads.watching.loggers import Logger, log_pictures
 from manyheads.watching.training_steps import WatchCallback
 
 
@@ -24,8 +26,10 @@ class HeadWatch(WatchCallback, TrainerCallback):
 
     Numbers over all heads and over each layer's go to whatever the Trainer reports to (W&B, TensorBoard, trackio ...)
     and into `trainer.state.log_history`, at each watched step; not to the terminal, which they would fill. Each head's
-    go to `out`. `every`, `statistics`, `rows`, `out`: as in `watch`. `layers`: whether layers are logged, too.
-    `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its `alpha` is 0.5).
+    go to `out`, those of `log_heads` to the reporters, too, and `pictures` to TensorBoard, W&B and trackio. `every`,
+    `statistics`, `rows`, `out`, `log_heads`, `pictures`, `on_alert`, `limits`: as in `watch`; an alert that is to stop
+    the training ends it after that step, as `should_training_stop` does (`stopped_by` says why). `layers`: whether
+    layers are logged, too. `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its `alpha` is 0.5).
 
     `.watch` is the open watch. After an error in the training, `close()` (the next training does it, too).
     """
@@ -59,6 +63,22 @@ class HeadWatch(WatchCallback, TrainerCallback):
             for callback in () if handler is None else handler.callbacks:
                 if callback is not self and not isinstance(callback, PrinterCallback | ProgressCallback):
                     callback.on_log(args, state, control, logs=dict(numbers), **kwargs)
+                if self.options.pictures and state.is_world_process_zero:
+                    self._log_pictures(callback, state.global_step)
+        if self.stopped_by is not None:
+            control.should_training_stop = True
+
+    def _log_pictures(self, callback: TrainerCallback, step: int) -> None:
+        """Hand the step's pictures to one of the callbacks that report."""
+        watched = None if self.watch is None else self.watch.last
+        logger: object = None
+        if isinstance(callback, TensorBoardCallback):
+            logger = callback.tb_writer
+        elif isinstance(callback, WandbCallback | TrackioCallback):
+            logger = sys.modules.get("wandb" if isinstance(callback, WandbCallback) else "trackio")
+        if watched is not None and isinstance(logger, Logger):
+            # Their callbacks log steps under this name, and let W&B and trackio count their own.
+            log_pictures(logger, watched, step, counter="train/global_step")
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self.close()

@@ -2,7 +2,7 @@
 
 `heads.parquet/` is a Parquet dataset, not one file: to a single Parquet file nothing can be added safely. Its columns
 are `step`, `stack`, `layer`, `head` (the index in its layer), then a float64 column for each statistic, NaN where there
-is none. `pandas.read_parquet("heads.parquet")` reads it while it grows.
+is none, and `loss`, the same in all rows of a step. `pandas.read_parquet("heads.parquet")` reads it while it grows.
 
 Every step that is added writes the newest part anew, with the steps that it had, beside its place, and moves it there
 at once. A part that has `PART_ROWS` rows stays as it is, and the next one begins. So parts need no merging, no row is
@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -54,7 +55,8 @@ from manyheads.recording import head_place
 from manyheads.spec import MOST, Site, counted_layers
 
 FORMAT, VERSION = "manyheads head history", 1
-KEYS = ("step", "stack", "layer", "head")  # the columns that say what a row is of; all others are statistics
+KEYS = ("step", "stack", "layer", "head")  # the columns that say what a row is of; all others but LOSS are statistics
+LOSS = "loss"  # of the step, the same in each of its rows; a column that older files lack
 PART_ROWS = 1 << 15  # of a part: 30 ms to write anew; 32 steps of a model of 1,024 heads
 SAME_RUN = ("run", "model", "kind", "sites")  # of the facts: in these a run that goes on agrees with what is there
 METADATA = b"manyheads"
@@ -78,6 +80,7 @@ class _Part:
     statistics: tuple[str, ...]
     steps: Int64[ndarray, "step"]
     values: Float64[ndarray, "step head statistic"]
+    loss: Float64[ndarray, "step"]
     facts: dict[str, Any]
 
 
@@ -85,10 +88,10 @@ class _Part:
 class HeadCurves:
     """Every head's statistics over the watched steps of a training, as `open_history` read them.
 
-    `steps` grow; `values` are NaN where a head has no such number. `facts` say what was watched: `run`, `model`,
-    `kind`, `sites`, `statistics`, `meaning` (of each statistic, a sentence), `every` (steps between two watched ones)
-    and `because` (lines); whatever the writer did not know is not in them. A head's layer is its site's
-    (`manyheads.spec.Site`); `numbering` is a sentence where an earlier manyheads counted layers instead.
+    `steps` grow; `values` are NaN where a head has no such number, `loss` where none was seen. `facts` say what was
+    watched: `run`, `model`, `kind`, `sites`, `statistics`, `meaning` (of each statistic, a sentence), `every` (steps
+    between two watched ones) and `because` (lines); whatever the writer did not know is not in them. A head's layer is
+    its site's (`manyheads.spec.Site`); `numbering` is a sentence where an earlier manyheads counted layers instead.
     """
 
     path: Path
@@ -96,6 +99,7 @@ class HeadCurves:
     statistics: tuple[str, ...]
     steps: Int64[ndarray, "step"]
     values: Float64[ndarray, "step head statistic"]
+    loss: Float64[ndarray, "step"]
     facts: dict[str, Any]
     _parts: dict[str, _Part] = field(default_factory=dict, repr=False)
 
@@ -119,11 +123,12 @@ class HeadCurves:
         return _read(self.path, self)
 
     def to_dict(self) -> Json:
-        """Plain data for JSON: the facts, the steps, and every head's curves by statistic, None where there is none."""
+        """Plain data for JSON: facts, steps, loss, every head's curves by statistic; None where there is no number."""
         return {
             "file": str(self.path),
             "facts": self.facts,
             "steps": self.steps.tolist(),
+            "loss": plain(self.loss),
             "heads": {
                 str(head): {name: plain(self.values[:, place, index]) for index, name in enumerate(self.statistics)}
                 for place, head in enumerate(self.heads)
@@ -191,7 +196,8 @@ def _read(path: Path, earlier: HeadCurves | None) -> HeadCurves:
     if (np.diff(steps) <= 0).any():
         # Parts of a folder follow each other; one file may have been sorted by its owner, which `_read_part` undoes.
         raise RecordingError(f"{path} is no history of one run: steps of one part are in another part, too.")
-    return HeadCurves(path, heads, newest.statistics, steps, values, newest.facts, parts)
+    loss = np.concatenate([part.loss for part in parts.values()])
+    return HeadCurves(path, heads, newest.statistics, steps, values, loss, newest.facts, parts)
 
 
 def _files(path: Path) -> list[Path]:
@@ -236,7 +242,9 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     statistics = tuple(
         name
         for name, kind in columns.items()
-        if name not in KEYS and not name.startswith("__") and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
+        if name not in (*KEYS, LOSS)
+        and not name.startswith("__")
+        and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
     )
     if not statistics:
         raise RecordingError(f"{file} holds no statistic: a history of heads has a column of numbers for each.")
@@ -245,7 +253,9 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     try:
         # As a dictionary: a long name of a stack, written once, would stand in memory once a row. Not by `read_table`:
         # its threads abort the process as it ends (5 of 150, pyarrow 26.0.1).
-        table = pq.ParquetFile(io.BytesIO(data), read_dictionary=["stack"]).read([*KEYS, *statistics])
+        table = pq.ParquetFile(io.BytesIO(data), read_dictionary=["stack"]).read(
+            [*KEYS, *statistics, *([LOSS] if LOSS in columns else [])]
+        )
         if absent := [name for name in KEYS if table[name].null_count]:
             raise ValueError(f"a row has no {absent[0]}")
         step, layer, index = (table[name].cast(pa.int64()).to_numpy() for name in ("step", "layer", "head"))
@@ -260,6 +270,7 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
         column = np.argsort(order)[place]
         steps, row = np.unique(step, return_inverse=True)
         rows = np.stack([table[name].cast(pa.float64()).to_numpy() for name in statistics], -1)
+        losses = table[LOSS].cast(pa.float64()).to_numpy() if LOSS in columns else np.full(len(rows), np.nan)
     except (pa.ArrowException, OSError, ValueError, TypeError, HeadError) as error:
         raise RecordingError(f"{file} is no history of heads: {first_line(error).rstrip('.')}.") from error
     if len(rows) > len(np.unique(row * len(heads) + column)):
@@ -267,7 +278,9 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     _require_dense(8 * len(steps) * len(heads) * len(statistics), claimed, file)
     values = np.full((len(steps), len(heads), len(statistics)), np.nan)
     values[row, column] = rows
-    return _Part(stamp, heads, statistics, steps.astype(np.int64), values, facts)
+    loss = np.full(len(steps), np.nan)
+    loss[row] = losses
+    return _Part(stamp, heads, statistics, steps.astype(np.int64), values, loss, facts)
 
 
 def _require_dense(size: int, stored: int, file: Path) -> None:
@@ -305,15 +318,16 @@ class HeadHistory:
         self.path, self.heads, self.statistics = Path(path), tuple(heads), tuple(statistics)
         if not self.heads or not self.statistics:
             raise ShapeError("a history needs at least one head and one statistic: give both.")
-        if taken := [name for name in self.statistics if name in KEYS]:
+        if taken := [name for name in self.statistics if name in (*KEYS, LOSS)]:
             raise ShapeError(f"a statistic cannot be called {taken[0]!r}: that column says what a row is of.")
         self.facts = {"format": FORMAT, "format_version": VERSION, **facts, "statistics": list(self.statistics)}
         self._schema = pa.schema(
             [("step", pa.int64()), ("stack", pa.string()), ("layer", pa.int64()), ("head", pa.int64())]
-            + [(name, pa.float64()) for name in self.statistics],
+            + [(name, pa.float64()) for name in (*self.statistics, LOSS)],
             {METADATA: json.dumps(self.facts).encode()},
         )
-        self._tail: list[tuple[int, Float64[ndarray, "head statistic"]]] = []  # the steps of the newest part
+        # The steps of the newest part, with their values and their loss.
+        self._tail: list[tuple[int, Float64[ndarray, "head statistic"], float]] = []
         self._number = 0  # of the newest part
         self._first_step: int | None = None  # of all parts
         self._has_added = False
@@ -331,8 +345,8 @@ class HeadHistory:
         """The last step that the folder holds; None where it holds none."""
         return self._tail[-1][0] if self._tail else None
 
-    def append(self, step: int, values: Float64[ndarray, "head statistic"]) -> None:
-        """Add one step; it is in the folder when this returns. Steps grow.
+    def append(self, step: int, values: Float64[ndarray, "head statistic"], loss: float = math.nan) -> None:
+        """Add one step, and its loss where it is known; it is in the folder when this returns. Steps grow.
 
         The first call may name a step that an earlier writer had reached: that step and later ones are cut away.
         Errors: ShapeError for steps or sizes that do not fit; FileAccessError, after which the folder is as it was.
@@ -353,7 +367,7 @@ class HeadHistory:
         before = self._number, list(self._tail)
         if len(self._tail) * len(self.heads) >= PART_ROWS:
             self._number, self._tail = self._number + 1, []
-        self._tail.append((step, np.array(values, np.float64)))
+        self._tail.append((step, np.array(values, np.float64), loss))
         try:
             self._write(flushed=len(self._tail) * len(self.heads) >= PART_ROWS)
         except BaseException:
@@ -409,7 +423,7 @@ class HeadHistory:
         first, last = (_read_part(self.path / name, (0, 0, 0)) for name in (names[0], names[-1]))
         self._require_same_run(last)
         self._number = len(names) - 1
-        self._tail = list(zip(last.steps.tolist(), last.values, strict=True))
+        self._tail = list(zip(last.steps.tolist(), last.values, last.loss.tolist(), strict=True))
         self._first_step = int(first.steps[0]) if len(first.steps) else None
 
     def _require_same_run(self, part: _Part) -> None:
@@ -452,10 +466,10 @@ class HeadHistory:
                 self._part.unlink()
                 self._number -= 1
                 part = _read_part(self._part, (0, 0, 0))
-                self._tail = list(zip(part.steps.tolist(), part.values, strict=True))
+                self._tail = list(zip(part.steps.tolist(), part.values, part.loss.tolist(), strict=True))
         except OSError as error:
             raise no_access("write", self.path, error) from error
-        self._tail = [(earlier, values) for earlier, values in self._tail if earlier < step]
+        self._tail = [row for row in self._tail if row[0] < step]
         self._write(flushed=False)
         if step <= self._first_step:
             self._first_step = None
@@ -463,15 +477,16 @@ class HeadHistory:
     def _write(self, flushed: bool) -> None:
         """Put the newest part in its place. Errors: FileAccessError."""
         num_steps, num_heads = len(self._tail), len(self.heads)
-        rows = np.concatenate([np.empty((0, len(self.statistics))), *(values for _, values in self._tail)])
+        rows = np.concatenate([np.empty((0, len(self.statistics))), *(values for _, values, _ in self._tail)])
         columns = [
-            pa.array(np.repeat(np.array([step for step, _ in self._tail], np.int64), num_heads)),
+            pa.array(np.repeat(np.array([step for step, _, _ in self._tail], np.int64), num_heads)),
             pa.array([head.stack for head in self.heads] * num_steps, pa.string()),
             pa.array(np.tile(np.array([head.layer for head in self.heads], np.int64), num_steps)),
             pa.array(np.tile(np.array([head.index for head in self.heads], np.int64), num_steps)),
             *(pa.array(np.ascontiguousarray(rows[:, column])) for column in range(len(self.statistics))),
+            pa.array(np.repeat(np.array([loss for _, _, loss in self._tail], np.float64), num_heads)),
         ]
-        dictionaries: Any = list(KEYS)  # columns that repeat themselves; its type knows only True and False
+        dictionaries: Any = [*KEYS, LOSS]  # columns that repeat themselves; its type knows only True and False
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table(columns, schema=self._schema), sink, compression="zstd", use_dictionary=dictionaries)
         with replacing(self._part, flushed=flushed) as temporary, open(temporary, "wb") as file:

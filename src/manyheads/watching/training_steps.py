@@ -7,6 +7,8 @@
             if seen.fresh:
                 log(seen.latest())                # {"heads/max_logit.max": 41.2, "heads/entropy.min": ...}
 
+A logger that is given (`logger=`) gets these, single heads (`log_heads=`) and pictures (`pictures=True`) by itself.
+
 A step is what lies between two calls of `step()`, however many micro-batches it has. The first step and each multiple
 of `every` are watched; in the others nothing of ours runs. In a watched step each attention call of the training pass
 is read as it is made (`training_tap`), and nothing of it is kept but a few numbers a head (`head_numbers`). At `step()`
@@ -31,12 +33,13 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Float64
 from numpy import ndarray
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from manyheads.attention import Mask
-from manyheads.base import Json, brief, plural, whole
-from manyheads.errors import FileAccessError, ModelError, PlanError, StatisticError
-from manyheads.heads import Head
+from manyheads.base import Json, brief, no_access, plural, replacing, whole
+from manyheads.errors import AlertError, FileAccessError, ModelError, PlanError, StatisticError
+from manyheads.heads import Head, HeadsLike, parse_heads, written
 from manyheads.machine import own_rank
 from manyheads.measurement import place_of
 from manyheads.models import AttentionCall, text_config_of
@@ -44,11 +47,12 @@ from manyheads.models.taps import log
 from manyheads.recording import PerHeadResult
 from manyheads.recording.exact_map import Pass
 from manyheads.spec import Site
-from manyheads.watching.alert_rules import DEAD
+from manyheads.watching.alert_rules import DEAD, Action, AlertRule, HeadAlert, alerts, checked_actions, rules_with
 from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batch
 from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumbers, add_call
 from manyheads.watching.history import HeadHistory, open_history
-from manyheads.watching.qk_clip import QKClip, require_limit
+from manyheads.watching.loggers import Logger, check_logger, log_pictures, log_step
+from manyheads.watching.qk_clip import Clip, QKClip, require_limit
 from manyheads.watching.training_tap import TrainingTap
 
 if TYPE_CHECKING:  # half a second to import: only who asks for a frame waits for it
@@ -67,7 +71,8 @@ class WatchedStep(PerHeadResult):
     """The numbers of one watched step: `values[head, statistic]`, NaN where there is none, or where a run diverges.
 
     Means are over all tokens that the step trained on, maxima over all its rows. `counted`: where there was a case of
-    the statistic. `because`: how they were read.
+    the statistic. `because`: how they were read. `loss`: what the passes returned as theirs, or `step` was given; NaN
+    where neither is so.
     """
 
     step: int
@@ -76,6 +81,7 @@ class WatchedStep(PerHeadResult):
     values: Float64[ndarray, "head statistic"]
     counted: Bool[ndarray, "head statistic"]
     because: str
+    loss: float = np.nan
 
     missing = "in this model: it has {first} to {last}."
 
@@ -97,10 +103,12 @@ class WatchedStep(PerHeadResult):
 
     def to_dict(self) -> Json:
         """Plain data for JSON: a row for each head, None where it has no number."""
-        return {"step": self.step, "heads": self.rows(), "because": self.because}
+        loss = self.loss if np.isfinite(self.loss) else None
+        return {"step": self.step, "loss": loss, "heads": self.rows(), "because": self.because}
 
-    def summary(self, layers: bool = True) -> dict[str, float]:
-        """Numbers for a logger: each statistic over all heads, and over each layer's; never one for each head."""
+    def summary(self, layers: bool = True, heads: HeadsLike = ()) -> dict[str, float]:
+        """Numbers for a logger: each statistic over all heads, over each layer's, and of these heads alone, as
+        `heads/L3H5/entropy`. Errors: HeadError for heads that there are not."""
         out: dict[str, float] = {}
         places: dict[str, slice] = {"": slice(None)}
         begin = 0
@@ -109,10 +117,10 @@ class WatchedStep(PerHeadResult):
             begin += site.num_heads
         sizes = np.array([site.num_heads for site in self.sites])
         even = 1 / np.repeat(sizes, sizes)  # each head's even share of its layer's output
-        for place, heads in places.items() if layers else [("", slice(None))]:
+        for place, members in places.items() if layers else [("", slice(None))]:
             for index, name in enumerate(self.names):
-                counted = self.counted[heads, index]
-                column = self.values[heads, index][counted]
+                counted = self.counted[members, index]
+                column = self.values[members, index][counted]
                 if not len(column):  # as an offset has no meaning in cross-attention
                     continue
                 for kind in SUMMARY.get(name, ("max",) if name in MAXIMA else ("mean", "max")):
@@ -122,8 +130,17 @@ class WatchedStep(PerHeadResult):
                 if name == "first_mass":
                     out[f"heads/{place}sink_heads"] = float((column > SINK).mean()) if known else np.nan
                 if name == "output_share":
-                    dead = column < DEAD * even[heads][counted]
+                    dead = column < DEAD * even[members][counted]
                     out[f"heads/{place}dead_heads"] = float(dead.mean()) if known else np.nan
+        shape: dict[str, list[int]] = {}  # stack -> heads of each layer: a layer that is not watched has none
+        for site in self.sites:
+            counts = shape.setdefault(site.stack, [])
+            counts += [0] * (site.layer + 1 - len(counts))
+            counts[site.layer] = max(counts[site.layer], site.num_heads)
+        for head in parse_heads(heads, shape) if written(heads) else ():
+            row = self.head_place(head)
+            for index in np.flatnonzero(self.counted[row]).tolist():
+                out[f"heads/{head}/{self.names[index]}"] = float(self.values[row, index])
         return out
 
     def to_pandas(self) -> pd.DataFrame:
@@ -138,27 +155,64 @@ class WatchedStep(PerHeadResult):
         return f"WatchedStep({self.step:,}: {len(self.heads)} heads x {len(self.names)} statistics)"
 
 
+@dataclass(frozen=True)
+class WatchOptions:
+    """The options of `watch` that do not depend on the model, checked. Errors: PlanError, StatisticError, HeadError."""
+
+    every: int = 50
+    statistics: Sequence[str] = DEFAULT
+    rows: int | None = None
+    out: str | os.PathLike[str] | None = None
+    log_heads: HeadsLike = ()
+    pictures: bool = False
+    on_alert: Action | Sequence[Action] | None = None
+    limits: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for name, number in (("every", self.every), ("rows", self.rows)):
+            if number is not None:
+                whole(name, number, 1, PlanError)
+        written(self.log_heads)  # which of them the model has shows at its first step
+        rules = self.rules
+        for name in self.limits or ():
+            if name not in {rule.name for rule in rules}:
+                raise PlanError(f"limits= has {name!r}, whose statistic is not watched: name it in statistics=.")
+        if "save" in self.actions and self.out is None:
+            raise PlanError("on_alert='save' writes the batch beside the file of heads: give out=.")
+
+    @cached_property
+    def chosen(self) -> Chosen:
+        """The statistics."""
+        return Chosen.of(self.statistics, self.rows)
+
+    @cached_property
+    def rules(self) -> tuple[AlertRule, ...]:
+        """The alerts that these statistics can raise."""
+        return tuple(rule for rule in rules_with(self.limits or {}) if rule.statistic in self.chosen.names)
+
+    @cached_property
+    def actions(self) -> tuple[Action, ...]:
+        """What is done at an alert."""
+        return checked_actions(self.on_alert, self.rules)
+
+
 class Watch:
     """What `watch` returns: call `step()` after each of the optimizer's steps, and `close()` at the end.
 
     `fresh`: whether the step that just ended was watched. `last`: its numbers by head (`WatchedStep`); of the last
-    watched step, if it was not; None before any. `because` says how numbers are read. A closed watch is pickled with
-    its numbers, and without its model; an open one is not.
+    watched step, if it was not; None before any. `alerts`: which heads crossed a limit so far, once for each rule.
+    `clip`: the `QKClip` that an alert began. `because` says how numbers are read. A closed watch is pickled with its
+    numbers, and without its model; an open one is not.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        every: int,
-        statistics: Sequence[str],
-        rows: int | None,
-        step: int,
-        out: str | os.PathLike[str] | None,
-        method: str,
+        self, model: nn.Module, options: WatchOptions, step: int = 0, method: str = "", logger: Logger | None = None
     ) -> None:
-        self.chosen = check_options(every, statistics, rows)
+        self.options, self.chosen, self.method, self.logger = options, options.chosen, method, logger
+        if logger is not None:
+            check_logger(logger)
         whole("step", step, 0, PlanError, "the number of steps that were done before, 0 or more")
-        self.out = None if out is None else Path(out)
+        self.out = None if options.out is None else Path(options.out)
         # Before anybody has trained for it; an empty folder is what a killed training may have left.
         # In every process, so that none goes on alone.
         if self.out is not None and step == 0 and self.out.exists():
@@ -170,10 +224,21 @@ class Watch:
                     f"give another path, delete it, or go on with it (step= of a watch: the steps done before; a "
                     f"Trainer: resume from its checkpoint)."
                 )
-        self.every, self.rows, self.done = every, rows, step
+        if "clip" in options.actions:  # what cannot be clipped is said now, and not where it is needed
+            QKClip(model, method=method).close()
+        self.every, self.rows, self.done = options.every, options.rows, step
         self.fresh = False
         self.last: WatchedStep | None = None
-        self._tap = TrainingTap(model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method)
+        self.alerts: tuple[HeadAlert, ...] = ()
+        self.clip: QKClip | None = None
+        self.clipped: Clip | None = None  # by its last step
+        self._recent: list[WatchedStep] = []  # as many as the slowest rule looks at
+        self._inputs: list[tuple[Sequence[Any], Mapping[str, Any]]] = []  # of this step's passes, where they are saved
+        self._losses: list[Tensor] = []  # of this step's passes
+        self._adds_losses = False  # they are parts of the step's, not each the mean of its own tokens
+        self._tap = TrainingTap(
+            model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method, self._end_pass
+        )
         self.model = self._tap.model
         for watched in list(_WATCHED):
             if self.model in {*watched.modules()} or watched in {*self.model.modules()}:
@@ -201,19 +266,27 @@ class Watch:
         """Whether step number `step` (from 1) is watched."""
         return step == 1 or step % self.every == 0
 
-    def step(self) -> None:
+    def step(self, loss: float | None = None) -> None:
         """One of the optimizer's steps is over. Under torch.distributed every process calls it.
 
-        Errors: ModelError where processes saw unlike layers.
+        `loss`: the step's, where the model's passes do not return it. Errors: ModelError where processes saw unlike
+        layers; HeadError for heads to be logged that there are not; AlertError where an alert is to stop the training,
+        after the step has been written and logged.
         """
         if self._closed:
             raise ModelError("this watch is closed: make another one to go on, with step= the steps done before.")
         self.done += 1
         self.fresh = False
         self._tap.next_step()
+        if self.clip is not None:
+            self.clipped = self.clip.step()
         if not self.wants(self.done):
             return
         layers, self._layers = self._layers, {}
+        inputs, self._inputs = self._inputs, []
+        losses, self._losses = torch.stack(self._losses).cpu() if self._losses else torch.empty(0, device="cpu"), []
+        if loss is not None:
+            losses = torch.tensor([loss], dtype=torch.float64, device="cpu")
         sites = self._all_sites()
         numbers = []
         for module, site in sites.items():  # with a place for each head of a layer, also for those of other processes
@@ -223,7 +296,8 @@ class Watch:
                 for part in ("num", "den", "top"):
                     getattr(all_heads, part)[begin : begin + len(layer.num)] = getattr(layer, part)
             numbers.append(all_heads)
-        summed = self._over_processes(numbers)
+        total = losses.double().sum() if self._adds_losses and len(losses) else losses.double().mean()
+        summed, known_loss = self._over_processes(numbers, float(total))
         if not bool((summed[1] > 0).any() or (summed[2] != -torch.inf).any()):
             log.warning(
                 "step %s was to be watched, and no forward pass with gradients was seen: call step() after each step "
@@ -239,7 +313,9 @@ class Watch:
         values[:, of_maximum] = np.where(counted, top, np.nan)[:, of_maximum]
         how = sorted({reason for layer in layers.values() for reason in layer.because})
         because = "; ".join([self.because, *how])
-        self.last = WatchedStep(self.done, tuple(sites.values()), self.chosen.names, values, counted, because)
+        self.last = WatchedStep(
+            self.done, tuple(sites.values()), self.chosen.names, values, counted, because, known_loss
+        )
         self.fresh = True
         if self.out is not None and own_rank() == 0:
             if self._history is None:  # not before: now the heads are known
@@ -253,11 +329,81 @@ class Watch:
                     "because": because,
                 }
                 self._history = HeadHistory(self.out, self.last.heads, self.last.names, facts)
-            self._history.append(self.done, values)
+            self._history.append(self.done, values, known_loss)
+        if self.logger is not None and own_rank() == 0:
+            log_step(self.logger, self.done, self.latest())
+            if self.options.pictures:
+                log_pictures(self.logger, self.last, self.done)
+        self._act_on_alerts(inputs)
 
     def latest(self, layers: bool = True) -> dict[str, float]:
-        """The last watched step's numbers for a logger (`WatchedStep.summary`); {} before there are any."""
-        return {} if self.last is None else self.last.summary(layers)
+        """The last watched step's numbers for a logger (`WatchedStep.summary`), with those of `log_heads`; {} before
+        there are any. Errors: HeadError."""
+        return {} if self.last is None else self.last.summary(layers, self.options.log_heads)
+
+    def _act_on_alerts(self, inputs: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> None:
+        """Keep the alerts that are new at this step, and do what was asked. `inputs`: of its passes."""
+        assert self.last is not None
+        rules, last = self.options.rules, self.last
+        longest = max((rule.in_a_row for rule in rules), default=0)
+        self._recent = [*self._recent, last][-longest:]
+        if not longest:
+            return
+        steps, values = [one.step for one in self._recent], np.stack([one.values for one in self._recent])
+        past = alerts(last.heads, last.names, steps, values, rules)
+        known = {(alert.head, alert.rule.name) for alert in self.alerts}
+        raised = [alert for alert in past if (alert.head, alert.rule.name) not in known]
+        self.alerts += tuple(raised)
+        actions = self.options.actions
+        if not raised or not actions:
+            return
+        more = f", and {plural(len(raised) - 1, 'alert')} more" if len(raised) > 1 else ""
+        done = [f"{raised[0]} ({raised[0].value:.3g}){more}"]
+        if "save" in actions:
+            done.append(f"the batch is in {self._save(inputs)}")
+        limit = next((alert.rule.limit for alert in raised if alert.rule.name == "max_logit"), None)
+        if "clip" in actions and limit is not None and self.clip is None:
+            self.clip = QKClip(self.model, limit, method=self.method)
+            done.append(f"scores are clipped at {limit:g} from the next step on")
+        for action in actions:
+            for alert in raised:
+                if not isinstance(action, str):
+                    action(alert)
+        if "stop" in actions:
+            raise AlertError(f"{'; '.join(done)}. The training was to stop there (on_alert='stop').")
+        log.warning("%s", "; ".join(done))
+
+    def _save(self, inputs: Sequence[tuple[Sequence[Any], Mapping[str, Any]]]) -> Path:
+        """Write the tensors of this step's inputs beside the file of heads. Errors: FileAccessError."""
+        assert self.out is not None
+        tensors: dict[str, Tensor] = {}
+        for number, (args, kwargs) in enumerate(inputs):
+            named = {**{str(index): value for index, value in enumerate(args)}, **kwargs}
+            # One level of what a loader hands over: a mapping, or a list, of tensors.
+            for name, value in list(named.items()):
+                parts = (
+                    value.items()
+                    if isinstance(value, Mapping)
+                    else enumerate(value)
+                    if isinstance(value, list | tuple)
+                    else ()
+                )
+                named |= {f"{name}.{part}": tensor for part, tensor in parts}
+            tensors |= {
+                f"{number}.{name}": value.detach().cpu().clone().contiguous()
+                for name, value in named.items()
+                if isinstance(value, Tensor)
+            }
+        folder = self.out.with_name(f"{self.out.name}.alerts")
+        rank = f"-rank-{own_rank()}" if _together() else ""
+        path = folder / f"step-{self.done}{rank}.safetensors"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise no_access("write", folder, error) from error
+        with replacing(path) as temporary:
+            Path(temporary).write_bytes(save(tensors, {"step": str(self.done)}))
+        return path
 
     def close(self) -> None:
         """Stop watching. The model is as it was before."""
@@ -265,6 +411,8 @@ class Watch:
             return
         self._because, self._closed = self._tap.because, True
         self._tap.close()
+        if self.clip is not None:
+            self.clip.close()
         _WATCHED.discard(self.model)
         if self._history is not None:
             self._history.close()
@@ -277,8 +425,9 @@ class Watch:
                 "this watch is open, and its hooks on a model go into no pickle: close it first, or pickle its numbers "
                 "so far, .last."
             )
-        names = ("chosen", "every", "rows", "out", "done", "fresh", "last", "_because", "_closed")
-        return {name: value for name, value in vars(self).items() if name in names}
+        names = ("chosen", "every", "rows", "out", "done", "fresh", "last", "alerts", "logger", "_because", "_closed")
+        kept = {name: value for name, value in vars(self).items() if name in names}
+        return {**kept, "options": replace(self.options, on_alert=None)}  # whose functions may go into no pickle
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"every {plural(self.every, 'step')}"
@@ -296,6 +445,9 @@ class Watch:
 
     def _begin_pass(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Another micro-batch: what is known of its texts, and nothing of the last one's."""
+        if "save" in self.options.actions and (args or kwargs):
+            self._inputs.append((args, kwargs))
+        self._adds_losses = kwargs.get("num_items_in_batch") is not None
         self._texts: dict[bool, list[tuple[Mask, int, BatchTexts | None]]] = {}
         self._crosses: dict[tuple[int, int, int], CrossTexts] = {}
         self._passes: dict[object, Pass] = {}
@@ -314,6 +466,15 @@ class Watch:
             self._begins = (steps != 1) | (torch.arange(steps.shape[1], device="cpu")[None] == 0)
             if self._real is not None:  # positions of padding say nothing
                 self._begins &= self._real
+
+    def _end_pass(self, output: object) -> None:
+        """Keep the loss that a pass returns: by that name, or the one number that it returns."""
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+        if isinstance(loss, tuple):
+            numbers = [part for part in loss if isinstance(part, Tensor) and part.ndim == 0]
+            loss = numbers[0] if len(numbers) == 1 else None
+        if isinstance(loss, Tensor) and loss.numel() == 1 and loss.is_floating_point():
+            self._losses.append(loss.detach().float().reshape(()))
 
     def _observe(self, call: AttentionCall) -> None:
         self._sites.setdefault(call.site.module, call.site)
@@ -392,8 +553,11 @@ class Watch:
             self._agreed = bool(layouts)
         return self._whole_sites
 
-    def _over_processes(self, layers: Sequence[LayerNumbers]) -> tuple[Tensor, Tensor, Tensor]:
-        """Sums and maxima of all layers, one after another, over all processes: `[head, statistic]`; one all-reduce."""
+    def _over_processes(
+        self, layers: Sequence[LayerNumbers], loss: float
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], float]:
+        """Sums and maxima of all layers, one after another, over all processes: `[head, statistic]`; and the mean of
+        the losses that processes know. One all-reduce."""
         size = len(self.chosen.names)
         num, den, top = (
             torch.cat(
@@ -408,16 +572,17 @@ class Watch:
             of_maximum = [name in MAXIMA for name in self.chosen.names]
             places = num.new_zeros(dist.get_world_size(), len(num), sum(of_maximum))
             places[dist.get_rank()] = top[:, of_maximum]
-            packed = torch.cat([num.flatten(), den.flatten(), places.flatten()]).to(device)
+            known = num.new_tensor([0.0 if np.isnan(loss) else loss, float(not np.isnan(loss))])
+            parts = (num, den, places, known)
+            packed = torch.cat([part.flatten() for part in parts]).to(device)
             dist.all_reduce(packed)
-            num, den, places = (
+            num, den, places, known = (
                 part.view(like.shape)
-                for part, like in zip(
-                    packed.cpu().split([num.numel(), den.numel(), places.numel()]), (num, den, places), strict=True
-                )
+                for part, like in zip(packed.cpu().split([part.numel() for part in parts]), parts, strict=True)
             )
             top[:, of_maximum] = places.amax(0)
-        return num, den, top
+            loss = float(known[0] / known[1])
+        return (num, den, top), loss
 
 
 def watch(
@@ -429,6 +594,11 @@ def watch(
     out: str | os.PathLike[str] | None = None,
     step: int = 0,
     method: str = "",
+    logger: Logger | None = None,
+    log_heads: HeadsLike = (),
+    pictures: bool = False,
+    on_alert: Action | Sequence[Action] | None = None,
+    limits: Mapping[str, float] | None = None,
 ) -> Watch:
     """Watch every head of a model while it trains. Use it in a `with` block, and call `.step()` after each step.
 
@@ -443,18 +613,28 @@ def watch(
       writes.
     - `step`: how many steps were done before, of a training that goes on.
     - `method`: the method whose calls are the training passes, of a module that is not called itself.
+    - `logger`: TensorBoard's `SummaryWriter`, `wandb` or `trackio`: what `latest()` returns is logged by itself.
+    - `log_heads`: heads that are logged one by one, too, as `heads/L3H5/entropy`: ["L3H5"], "L3H0-5".
+    - `pictures`: whether a histogram of all heads and a grid of them, a row a layer, are logged for each statistic.
+    - `on_alert`: what to do where a head first crosses a limit: "stop" (`step()` raises AlertError), "clip" (hold max
+      logits by `QKClip` from then on), "save" (the step's batch, as safetensors in `OUT.alerts/`), a function of the
+      `HeadAlert`, or a list of these.
+    - `limits`: of alerts, in place of their own: {"max_logit": 50}. Alerts: `manyheads.watching.RULES`.
 
     Weights are those before dropout. Means are over the tokens that the step trained on; padding is left out, and texts
     that are packed are texts of their own.
-    Cost: see docs/howto/watch-training.md. Errors: PlanError, StatisticError, ModelError, GuardError.
+    Cost: see docs/howto/watch-training.md. Errors: PlanError, StatisticError, HeadError, ModelError, GuardError.
     """
-    return Watch(model, every, statistics, rows, step, out, method)
+    options = WatchOptions(every, statistics, rows, out, log_heads, pictures, on_alert, limits)
+    return Watch(model, options, step, method, logger)
 
 
 class WatchCallback:
     """What the callbacks of all trainers share: options, checked when they are given, and the life of a watch.
 
-    The options are `watch`'s; `layers`: whether each layer is logged, too; `qk_clip`: the largest logit allowed.
+    - `every`, `statistics`, `rows`, `out`, `log_heads`, `pictures`, `on_alert`, `limits`: as in `watch`.
+    - `layers`: whether each layer is logged, too.
+    - `qk_clip`: the largest logit allowed, held from the first step on.
     """
 
     def __init__(
@@ -466,14 +646,20 @@ class WatchCallback:
         out: str | os.PathLike[str] | None = None,
         layers: bool = True,
         qk_clip: float | None = None,
+        log_heads: HeadsLike = (),
+        pictures: bool = False,
+        on_alert: Action | Sequence[Action] | None = None,
+        limits: Mapping[str, float] | None = None,
     ) -> None:
-        check_options(every, statistics, rows)
+        self.options = WatchOptions(every, statistics, rows, out, log_heads, pictures, on_alert, limits)
         if qk_clip is not None:
             require_limit(qk_clip)
-        self.every, self.statistics, self.rows, self.out = every, statistics, rows, out
+            if "clip" in self.options.actions:
+                raise PlanError("qk_clip= clips from the first step on: leave on_alert='clip' out, or qk_clip=.")
         self.layers, self.tau = layers, qk_clip
         self.watch: Watch | None = None
         self.clip: QKClip | None = None
+        self.stopped_by: AlertError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy has the options alone: a model that is copied while it is watched takes no watch with it either."""
@@ -482,7 +668,8 @@ class WatchCallback:
     def open(self, model: nn.Module, step: int, method: str = "") -> None:
         """A training begins, after `step` steps. What an earlier one left open is closed."""
         self.close()
-        self.watch = Watch(model, self.every, self.statistics, self.rows, step, self.out, method)
+        self.stopped_by = None
+        self.watch = Watch(model, self.options, step, method)
         try:
             self.clip = None if self.tau is None else QKClip(model, self.tau, method=method)
         except BaseException:
@@ -491,15 +678,21 @@ class WatchCallback:
         log.info("heads are %s", self.watch.because)
 
     def step(self) -> dict[str, float]:
-        """A step of the optimizer is over: the numbers to be logged, {} where it was not watched."""
+        """A step of the optimizer is over: the numbers to be logged, {} where it was not watched. `stopped_by` is then
+        the alert that is to stop the training."""
         if self.watch is None:
             return {}
-        clip = None if self.clip is None else self.clip.step()
-        self.watch.step()
+        clipped = None if self.clip is None else self.clip.step()
+        try:
+            self.watch.step()
+        except AlertError as error:
+            self.stopped_by = error
+            log.warning("%s", error)
         if not self.watch.fresh:
             return {}
-        clipped = {} if clip is None else {"heads/clipped": float(len(clip.clipped))}
-        return self.watch.latest(self.layers) | clipped
+        clipped = clipped or self.watch.clipped
+        counted = {} if clipped is None else {"heads/clipped": float(len(clipped.clipped))}
+        return self.watch.latest(self.layers) | counted
 
     def close(self) -> None:
         """Stop watching. The model is as it was before."""
@@ -507,14 +700,6 @@ class WatchCallback:
             if part is not None:
                 part.close()
         self.watch = self.clip = None
-
-
-def check_options(every: int, statistics: Sequence[str], rows: int | None) -> Chosen:
-    """The statistics that these options ask for. Errors: PlanError, StatisticError."""
-    for name, number in (("every", every), ("rows", rows)):
-        if number is not None:
-            whole(name, number, 1, PlanError)
-    return Chosen.of(statistics, rows)
 
 
 def _together() -> bool:

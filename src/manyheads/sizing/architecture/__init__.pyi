@@ -3,6 +3,7 @@ from .architecture import LAST as LAST
 from .architecture import Architecture as Architecture
 from .architecture import Attention as Attention
 from .architecture import LayerShape as LayerShape
+from .architecture import Stored as Stored
 from .architecture import Weights as Weights
 from .architecture import by_part as by_part
 from .architecture import kind_of as kind_of
@@ -13,5 +14,6 @@ from .config import describe_config as describe_config
 from .config import load_config as load_config
 from .config import name_of as name_of
 from .config import parsed as parsed
+from .config import stored_of as stored_of
 from .fields import FEW_LAYERS as FEW_LAYERS
 from .fields import require_few_layers as require_few_layers

@@ -8,7 +8,7 @@ Cost: a model of 100 layers is 100 references to a few values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from manyheads.base import check_groups, whole
@@ -54,6 +54,25 @@ class Weights:
     def active(self) -> int:
         """What one token uses."""
         return self.size * self.chosen
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How published weights are stored, as their config.json says: matrices of `parts` in `bits` each, the scales that
+    they share counted (MXFP4: 8 bits for 32 numbers), and all else in `rest` bits. `form` is a phrase."""
+
+    form: str
+    rest: int
+    bits: float = 0.0
+    parts: tuple[str, ...] = ()
+
+    def num_bytes(self, weights: Iterable[Weights]) -> float:
+        """Bytes of all of these, every expert included."""
+        num_bits = 0.0
+        for weight in weights:
+            packed = min(weight.size, weight.matmul) if weight.part in self.parts else 0
+            num_bits += weight.experts * (packed * self.bits + (weight.size - packed) * self.rest)
+        return num_bits / 8
 
 
 @dataclass(frozen=True)
@@ -132,7 +151,7 @@ class Architecture:
     (`learned_positions`) where each position has a row in a table. `num_tokens`: how many tokens a text always has (an
     image's patches), `num_source` the same of what an encoder reads. `generates`: it decodes token by token, with a
     cache. `because`: where this description comes from and what it leaves out. `untold`: which of "parts", "flops" and
-    "cache" it cannot tell, and why: those are never estimated.
+    "cache" it cannot tell, and why: those are never estimated. `stored`: how its published weights are, if known.
     """
 
     name: str
@@ -148,6 +167,7 @@ class Architecture:
     generates: bool = True
     because: tuple[str, ...] = ()
     untold: tuple[tuple[str, str], ...] = ()
+    stored: Stored | None = None
 
     @property
     def weights(self) -> tuple[Weights, ...]:

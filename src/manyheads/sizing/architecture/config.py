@@ -13,12 +13,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
 from manyheads.base import no_access
 from manyheads.errors import FileAccessError, ModelError, ShapeError
-from manyheads.sizing.architecture.architecture import Architecture
+from manyheads.sizing.architecture.architecture import Architecture, Stored
 from manyheads.sizing.architecture.decoder_table import DECODERS
 from manyheads.sizing.architecture.decoders import decoder
 from manyheads.sizing.architecture.encoders import ENCODERS, IMAGES, encoder, images
@@ -35,6 +36,9 @@ HEADS = (
 )
 TIED_BY_DEFAULT = {**dict.fromkeys(ENCODERS, True), **dict.fromkeys(("bart", "mbart", "marian"), True)}
 PACKED = "quantization_config"
+STORED_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16}
+PACKING = ("quant_method", "bits", "group_size", "weight_block_size")
+MATRICES = ("q", "k", "v", "qkv", "latent", "o", "feed-forward")  # what packings pack: all of a layer but its router
 SAME = {"kimi_k2": "deepseek_v3"}
 """Names that a family's configs carry for their own code, where it is another family's to the last parameter."""
 OLD_NAMES = {"n_embed": "hidden_size", "n_layers": "num_hidden_layers"}
@@ -129,7 +133,29 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
     except ShapeError as error:
         raise ShapeError(f"the config of {family!r} does not fit: {error}") from error
     packed = ("numbers are counted as asked, not as its quantization packs them",) if data.get(PACKED) else ()
-    return replace(architecture, because=(f"{family}, {declared}", *architecture.because, *packed))
+    because = (f"{family}, {declared}", *architecture.because, *packed)
+    return replace(architecture, because=because, stored=stored_of(data))
+
+
+def stored_of(data: Mapping[str, Any]) -> Stored | None:
+    """How the weights beside a config are stored, by its dtype and its quantization_config; None where those do not
+    say, or in a packing that is not known here."""
+    dtype = str(data.get("dtype") or data.get("torch_dtype") or "").removeprefix("torch.")
+    rest, packing = STORED_BITS.get(dtype), data.get(PACKED)
+    if not isinstance(packing, Mapping):
+        return None if rest is None else Stored(dtype, rest)
+    fields, rest = cast("Mapping[str, Any]", packing), rest or 16
+    method, bits, group, block = (fields.get(name) for name in PACKING)
+    if method == "mxfp4":  # 4 bits, and 8 for each 32: experts alone (OpenAI 2025, section 2.1)
+        return Stored("MXFP4 for the experts, bf16 for the rest", rest, 4 + 8 / 32, ("feed-forward",))
+    sides = cast("list[Any]", block) if isinstance(block, list | tuple) else [0]
+    if method == "fp8" and all(type(side) is int and side > 0 for side in sides):
+        scale = 32 / prod(sides)
+        return Stored("FP8, with embedding, head and router in bf16", rest, 8 + scale, MATRICES)
+    if method in ("gptq", "awq") and bits in (2, 3, 4, 8) and type(group) is int:
+        scale = (16 + bits) / group if group > 0 else 0.0  # a group's scale and its zero point
+        return Stored(f"{method.upper()} of {bits} bits, with embedding and head in 16", rest, bits + scale, MATRICES)
+    return None
 
 
 def _class_of(data: Mapping[str, Any], family: str) -> tuple[bool, str]:
