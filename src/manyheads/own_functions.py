@@ -17,7 +17,7 @@ from traceback import extract_tb
 from manyheads.base import first_line, nearest
 from manyheads.errors import ManyHeadsError
 
-__all__ = ["argument_names", "failure", "imported", "location", "name_of", "reference_of"]
+__all__ = ["argument_names", "code_of", "failure", "imported", "location", "name_of", "reference_of"]
 
 Function = Callable[..., object]
 
@@ -70,6 +70,18 @@ def reference_of(function: Function) -> str:
     """Where a function is, as "my_edits:flip". Whether another process finds it there, `imported` tells."""
     plain = function.func if isinstance(function, partial) else function
     return f"{getattr(plain, '__module__', type(plain).__module__)}:{name_of(function)}"
+
+
+def code_of(function: Function) -> str:
+    """A function's name and its code, as words that are equal only where these are. What it calls is not seen."""
+    plain = function.func if isinstance(function, partial) else function
+    code = getattr(plain, "__code__", None)
+    if code is None:
+        return reference_of(function)
+    # Sets among the constants are in another order in another process.
+    constants = [sorted(map(repr, x)) if isinstance(x, frozenset) else x for x in code.co_consts]
+    plain_constants = [x for x in constants if not inspect.iscode(x)]
+    return f"{reference_of(function)} {(code.co_code, code.co_names, plain_constants)!r}"
 
 
 def imported(reference: str, about: str, error: type[ManyHeadsError], *, run: bool = True) -> object:

@@ -38,6 +38,7 @@ from manyheads.errors import (
     TextError,
 )
 from manyheads.heads import Head
+from manyheads.own_functions import imported
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
@@ -133,6 +134,15 @@ def requested_statistics(names: str) -> str | list[str]:
     """What `--statistics` asks for, as `measure` takes it."""
     items = [name.strip() for name in names.split(",") if name.strip()]
     return items[0] if items in (["default"], ["all"]) else items
+
+
+def imported_here(reference: str, about: str, error: type[ManyHeadsError]) -> object:
+    """What "module:name" names, of a module in the working folder or an installed one. Raises `error`."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return imported(reference, about, error)
+    finally:
+        sys.path.pop(0)
 
 
 def check_statistics(request: str | list[str], texts: Corpus | list[str]) -> None:
