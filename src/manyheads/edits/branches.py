@@ -121,6 +121,7 @@ class Places:
                 f"{spec.name}: {shared[0]} shares its module with another layer, so the {place} of one of them cannot "
                 f"be edited."
             )
+        width = output_width(next(iter(branches.outputs.values())))  # of the stream, which all of them write
         modules: dict[Layer, tuple[nn.Module, nn.Module]] = {}
         reasons: dict[Layer, str] = {}
         for path, name in branches.layers.items():
@@ -131,7 +132,7 @@ class Places:
                     modules[layer] = block, block
                     continue
                 parts = {x: part for x, (part, _) in branches.feed_forwards.items() if x.startswith(f"{path}.")}
-                writing = {x: part for x, part in parts.items() if _writes(part, spec.embed_dim)}
+                writing = {x: part for x, part in parts.items() if _writes(part, width)}
                 chosen = parts if len(parts) == 1 else writing
                 if len(chosen) == 1:
                     modules[layer] = block, next(iter(chosen.values()))
@@ -202,7 +203,7 @@ class Places:
         return handles
 
 
-def _writes(part: nn.Module, width: int) -> bool:
+def _writes(part: nn.Module, width: int | None) -> bool:
     """Whether the last matrix of a part is as wide as the stream: it is written there, and read by no other part."""
     widths = [size for module in part.modules() if (size := output_width(module)) is not None]
     return not widths or widths[-1] == width
