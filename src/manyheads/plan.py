@@ -228,7 +228,9 @@ class Edit:
         else:
             layers = [written(match["layers"]) for match in matches]
             if named := [layer for layer in layers if "H" in layer.rpartition(":")[2]]:
-                raise PlanError(f"{named[0]!r} is a head, and {matches[0]['place']!r} is of a layer: write 'L3 stream'.")
+                raise PlanError(
+                    f"{named[0]!r} is a head, and {matches[0]['place']!r} is of a layer: write 'L3 stream'."
+                )
             object.__setattr__(self, "heads", ", ".join(f"{layer} {matches[0]['place']}" for layer in layers))
         if isinstance(self.function, str):
             raise PlanError(

@@ -347,7 +347,9 @@ def test_function_without_a_name_is_not_written(tmp_path, fresh):
     lm, path = double("gpt2", fresh), tmp_path / "plan.json"
     plan = Plan(Edit("L1H2", lambda output: -output))
     assert plan.to_dict()["steps"][0]["function"].endswith("<lambda>")
-    with pytest.raises(PlanError, match=r"edit L1H2 by .*<lambda> cannot be written: .* Define it by `def` in a module"):
+    with pytest.raises(
+        PlanError, match=r"edit L1H2 by .*<lambda> cannot be written: .* Define it by `def` in a module"
+    ):
         plan.to_json()
     with mh.applied(lm, plan) as now:
         output(lm.model, texts_of(fresh))
@@ -380,8 +382,8 @@ def failing(output):
 
 
 RETURNED = {
-    "another shape": (lambda output: output[:, 1:], r"gave \[3, 12, 8\], float64 on cpu, at L1H2: return .*\[3, 13, 8\]"),
-    "another dtype": (lambda output: output.float(), r"float32 on cpu, at L1H2: return the new output, \[b q f\] = .* float64"),
+    "another shape": (lambda output: output[:, 1:], r"gave \[3, 12, 8\], float64 on cpu, at L1H2: .*\[3, 13, 8\]"),
+    "another dtype": (lambda output: output.float(), r"float32 on cpu, at L1H2: return .*, \[b q f\] = .* float64"),
     "another device": (lambda output: output.to("meta"), r"float64 on meta, at L1H2: return .* float64 on cpu"),
     "nothing": (lambda output: None, r"gave a NoneType at L1H2 \(is its `return` missing\?\)"),
     "an error": (failing, r"at L1H2 failing \(test_own_edits.py, line \d+\) failed: ValueError: not on a Sunday"),

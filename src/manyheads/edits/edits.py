@@ -620,7 +620,9 @@ def own_output(step: Edit, where: str, old: Tensor, values: Mapping[str, object]
     except (Exception, SystemExit) as error:
         raise PlanError(f"{describe(step)}: at {where} {failure(step.function, error)}.") from error
     axes = "[b q m]" if step.place else "[b q f]"
-    expected = f"return the new output, {axes} = {list(old.shape)}, {str(old.dtype).removeprefix('torch.')} on {old.device}"
+    expected = (
+        f"return the new output, {axes} = {list(old.shape)}, {str(old.dtype).removeprefix('torch.')} on {old.device}"
+    )
     if not isinstance(new, Tensor):
         forgot = " (is its `return` missing?)" if new is None else ""
         raise PlanError(

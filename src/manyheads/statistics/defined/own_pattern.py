@@ -90,7 +90,17 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
 
     def statistic(suffix: str, meaning: str, finish: Finish, kind: str) -> Statistic:
         asks = frozenset({"tokens"})
-        return Statistic(name + suffix, "share", SHARE, SOURCE, meaning, lambda _: (), finish, kind, asks)
+        return Statistic(
+            name=name + suffix,
+            unit="share",
+            range=SHARE,
+            source=SOURCE,
+            meaning=meaning,
+            needs=lambda _: (),
+            finish=finish,
+            kind=kind,
+            asks=asks,
+        )
 
     meaning = f"mean weight where {name!r} points"
     return [
