@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
+from types import CodeType
+from typing import cast
 
 from manyheads.base import first_line, nearest
 from manyheads.errors import ManyHeadsError
@@ -31,8 +33,9 @@ def argument_names(
     default, and where none is known.
     """
     offered = ", ".join(known)
-    if not callable(function) or isinstance(function, type):
-        kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
+    is_class = inspect.isclass(function)
+    if not callable(function) or is_class:
+        kind = "a class" if is_class else f"a {type(function).__name__}"
         raise error(f"{about}: {function!r} is {kind}: give a function whose arguments are among {offered}.")
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -62,26 +65,34 @@ def argument_names(
 
 def name_of(function: Function) -> str:
     """What people call a function: "flip", "Model.forward", "<lambda>"; of an object that is called, its class."""
-    plain = function.func if isinstance(function, partial) else function
+    plain = _inner(function)
     return str(getattr(plain, "__qualname__", type(plain).__name__))
 
 
 def reference_of(function: Function) -> str:
     """Where a function is, as "my_edits:flip". Whether another process finds it there, `imported` tells."""
-    plain = function.func if isinstance(function, partial) else function
+    plain = _inner(function)
     return f"{getattr(plain, '__module__', type(plain).__module__)}:{name_of(function)}"
 
 
 def code_of(function: Function) -> str:
     """A function's name and its code, as words that are equal only where these are. What it calls is not seen."""
-    plain = function.func if isinstance(function, partial) else function
-    code = getattr(plain, "__code__", None)
-    if code is None:
+    code = getattr(_inner(function), "__code__", None)
+    if not isinstance(code, CodeType):
         return reference_of(function)
     # Sets among the constants are in another order in another process.
-    constants = [sorted(map(repr, x)) if isinstance(x, frozenset) else x for x in code.co_consts]
-    plain_constants = [x for x in constants if not inspect.iscode(x)]
-    return f"{reference_of(function)} {(code.co_code, code.co_names, plain_constants)!r}"
+    constants: list[object] = []
+    for value in code.co_consts:
+        if isinstance(value, frozenset):
+            constants.append(sorted(map(repr, cast("frozenset[object]", value))))
+        elif not inspect.iscode(value):
+            constants.append(value)
+    return f"{reference_of(function)} {(code.co_code, code.co_names, constants)!r}"
+
+
+def _inner(function: Function) -> Function:
+    """The function in a `partial`, else itself."""
+    return cast(Function, function.func) if isinstance(function, partial) else function
 
 
 def imported(reference: str, about: str, error: type[ManyHeadsError], *, run: bool = True) -> object:
@@ -125,7 +136,7 @@ def location(function: Function, failed: BaseException | None = None) -> str:
     code = getattr(function, "__code__", None)
     if code is None:
         return ""
-    frames = [] if failed is None else extract_tb(failed.__traceback__)
+    frames = extract_tb(None if failed is None else failed.__traceback__)
     line = next((frame.lineno for frame in reversed(frames) if frame.filename == code.co_filename), code.co_firstlineno)
     return f" ({Path(code.co_filename).name}, line {line})"
 

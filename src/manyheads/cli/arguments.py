@@ -151,7 +151,7 @@ def requested_statistics(names: str) -> str | list[str | Statistic]:
             requested.append(item)
             continue
         value = imported_here(item, f"--statistics {item}", StatisticError)
-        several = list(value) if isinstance(value, list | tuple) else [value]
+        several: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
         if not several or not all(isinstance(one, Statistic) for one in several):
             raise StatisticError(
                 f"--statistics {item}: that is a {type(value).__name__}: name a Statistic, or a list of them."

@@ -305,7 +305,7 @@ def _measured(
 
     def of_texts(survey: Survey) -> list[Statistic]:
         # With passages at hand a sentence alone is not asked who is meant in it.
-        chosen = choose(of_all[0] if of_all in (["default"], ["all"]) else of_all, survey)
+        chosen = choose(str(of_all[0]) if of_all in (["default"], ["all"]) else of_all, survey)
         return [statistic for statistic in chosen if not apart or statistic.name not in NAMES]
 
     def of_passages(survey: Survey) -> list[Statistic]:

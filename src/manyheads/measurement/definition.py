@@ -84,8 +84,8 @@ def check_definition(lm: LoadedModel, statistic: Statistic, given: InputsLike) -
         if not apart.flatten()[worst] <= TOLERANCE:
             head = [head for site in sums.sites for head in site.heads][column]
             raise StatisticError(
-                f"{statistic.name!r} is {float(value[text, column]):.6g} of {head} on text {batch.places[text]}, and its "
-                f"definition gives {float(expected[text, column]):.6g} there."
+                f"{statistic.name!r} is {float(value[text, column]):.6g} of {head} on text {batch.places[text]}, and "
+                f"its definition gives {float(expected[text, column]):.6g} there."
             )
         furthest = max(furthest, float(apart.max()))
     return furthest
