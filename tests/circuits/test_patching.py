@@ -167,9 +167,9 @@ def test_every_layers_place_is_patched_as_by_hooks(name, what, fresh):
     spots = [[spot] for spot in range(LENGTH)] if positions == "each" else [slice(None)]
     want = torch.stack([
         torch.stack([
-            metric(place_patched(lm.model, LAYERS[name], got.chosen[index].layer, what, into, other, where), None) - plain
+            metric(place_patched(lm.model, LAYERS[name], place.layer, what, into, other, where), None) - plain
             for where in spots
-        ]) for index in mine
+        ]) for place in [got.chosen[index] for index in mine]
     ])  # fmt: skip
     assert want.abs().max() > 1e-4, "no patch changed anything: this proves nothing"
     assert (want - changes_of(got)[mine]).abs().max() <= SAME * want.abs().max()

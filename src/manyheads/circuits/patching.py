@@ -581,7 +581,8 @@ def patch(
         control = changes[:, num_patches:].mean(0).tolist()
         if controls:
             no_tokens = "none: these inputs are no tokens, of which a text could be drawn"
-            notes["control"] = strangers_in_words(seed) if work.controls_drawn else no_tokens
+            things = "layers" if what in PLACES else "heads"
+            notes["control"] = strangers_in_words(seed, things) if work.controls_drawn else no_tokens
     gap = gap_of(levels, chosen)
     sign = 1.0 if direction == "denoise" else -1.0
     return Patching(
@@ -655,9 +656,9 @@ def require_swept(levels: Float64[Tensor, "two text"], changes: Float64[Tensor, 
     require_numbers(changes, metric, "a patch")
 
 
-def strangers_in_words(seed: int) -> str:
+def strangers_in_words(seed: int, things: str = "heads") -> str:
     """What patches with a `row` take, in words."""
-    return f"heads drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
+    return f"{things} drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
 
 
 @dataclass(eq=False)

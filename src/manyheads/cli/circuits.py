@@ -49,6 +49,7 @@ from manyheads.cli.terminal.console import aligned, clean, emit_document, hand_o
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import HeadError, StatisticError, TextError
 from manyheads.heads import Head
+from manyheads.plan import PLACES
 
 if TYPE_CHECKING:
     from manyheads.circuits import Attribution, Circuit, KeyShare, Patching
@@ -128,7 +129,10 @@ def patch(
             raise StatisticError(f"--positions {positions}: use all, each, or numbers, as 3,-1.") from None
     lm = load_model(talk, ModelChoice(model, device, dtype))
     clean, corrupted, answers = texts or example_pairs(lm, metric)
-    with talk.step("patching every head") as progress, options_in_words(clean):
+    with (
+        talk.step("patching every layer" if what in PLACES else "patching every head") as progress,
+        options_in_words(clean),
+    ):
         result = circuits.patch(
             lm, clean.given, corrupted.given, metric, answers, cast("circuits.What", what),
             direction=cast("circuits.Direction", direction), positions=places,
