@@ -49,6 +49,7 @@ __all__ = [
     "Copy",
     "SkipOutputProjection",
     "SkipPositions",
+    "Edit",
     "applied",
     "effect",
     "importance",
@@ -71,7 +72,6 @@ __all__ = [
     "SwiGLU",
     # what things are called
     "Head",
-    "ModelSpec",
     # what can go wrong
     "ManyHeadsError",
     "errors",

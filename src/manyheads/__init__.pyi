@@ -35,6 +35,7 @@ from .nn import SwiGLU as SwiGLU
 from .plan import Ablate as Ablate
 from .plan import Average as Average
 from .plan import Copy as Copy
+from .plan import Edit as Edit
 from .plan import Plan as Plan
 from .plan import Scale as Scale
 from .plan import SkipOutputProjection as SkipOutputProjection
@@ -43,7 +44,6 @@ from .recording import open_recording as open_recording
 from .roles import find_roles as find_roles
 from .roles.compare import head_families as head_families
 from .roles.compare.two_models import compare as compare
-from .spec import ModelSpec as ModelSpec
 from .studio import show as show
 from .watching import HeadWatch as HeadWatch
 from .watching import QKClip as QKClip

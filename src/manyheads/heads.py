@@ -34,6 +34,7 @@ __all__ = [
     "Head",
     "HeadSet",
     "HeadsLike",
+    "LayerPlace",
     "NotIterated",
     "Shape",
     "in_layer",
@@ -86,6 +87,18 @@ class Head:
             guess = _did_you_mean(text, numbers=2)
             raise HeadError(f"{text!r} does not name one head. Write it like 'L3H7' or 'encoder:L0H1'{guess}.")
         return cls(match["stack"] or "", int(match["layers"]), int(match["heads"]))
+
+
+@dataclass(frozen=True, order=True)
+class LayerPlace:
+    """A place of a layer that is no head: `str(place)` is "L3 stream" or "encoder:L3 feed-forward"."""
+
+    stack: str
+    layer: int
+    place: str
+
+    def __str__(self) -> str:
+        return f"{layer_name(self.stack, self.layer)} {self.place}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,9 @@
     Plan([Ablate("L3H7", kind="mean"), Scale("L0H1", 0.5), Average("L2"), Copy("L1", source="L1H0")])
 
 A step names its heads in the grammar of `manyheads.heads`, which is checked here; whether a model has them is known
-when the plan is applied (`manyheads.interventions`). Steps act one after another, each on what the last one left. All
-of them but one act on a head's output *before* the output projection mixes the heads: after it there is no head any
-more. The one, `SkipPositions`, names no heads: a model's positions are all heads' own.
+when the plan is applied (`manyheads.edits`). Steps act one after another, each on what the last one left. They act on
+a head's output *before* the output projection mixes the heads: after it there is no head any more. Two may do without
+heads: `SkipPositions`, since a model's positions are all heads' own, and an `Edit` of the stream or of a feed-forward.
 """
 
 # pyright: reportUnnecessaryIsInstance=false
@@ -13,15 +13,18 @@ more. The one, `SkipPositions`, names no heads: a model's positions are all head
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias, cast, get_args
 
 from manyheads.base import Json, one_of
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import HeadsLike, written
+from manyheads.own_functions import argument_names, imported, name_of, reference_of
 
-__all__ = ["Ablate", "Average", "Copy", "Plan", "Scale", "SkipOutputProjection", "SkipPositions", "Step"]
+__all__ = ["Ablate", "Average", "Copy", "Edit", "Plan", "Scale", "SkipOutputProjection", "SkipPositions", "Step"]
 
 AblationKind = Literal["zero", "mean", "resample", "first", "streaming"]
 KINDS: tuple[AblationKind, ...] = get_args(AblationKind)
@@ -178,10 +181,85 @@ class SkipPositions:
     needs_corpus: ClassVar[bool] = False
 
 
-HeadStep: TypeAlias = Ablate | Scale | Average | Copy | SkipOutputProjection
+Place = Literal["stream", "feed-forward"]
+PLACES: tuple[Place, ...] = get_args(Place)
+_PLACE = re.compile(rf"\s*(?P<layers>\S+)\s+(?P<place>{'|'.join(PLACES)})\s*")
+OF_A_HEAD = ("output", "q", "k", "v", "weights", "positions", "head")
+OF_A_PLACE = ("output",)
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace the outputs of heads by what a function of your own makes of them.
+
+    `function` is called for each of the heads in every attention call. It gets what its arguments name, and returns
+    the new output, `[b q f]`, of the same dtype and on the same device. (b texts, q rows, k keys)
+
+    - `output` [b q f]: the head's output, as the steps before left it.
+    - `q` [b q d], `k` [b k d], `v` [b k f]: what it attends with, positions applied; k and v are those of the key/value
+      head that serves it.
+    - `weights` [b q k]: its map, 0 where a row sees nothing. Made only for a function that names it.
+    - `positions` [b q]: where each row stands in its text, from 0.
+    - `head`: which head this is, a `Head`.
+
+    Tensors are copies, with the model's padding and, while it generates, its cache: k then has more rows than q. Texts
+    are read in batches, so the rows of one should not depend on others. An argument of another name needs a default.
+
+    `heads` may also be "L3 stream", the residual stream as layer 3 reads it, or "L3 feed-forward", what that layer's
+    feed-forward gives ("L2-5 stream", "encoder:L* feed-forward"), of a loaded model: `output` is then [b q m].
+
+    A plan is written with the function's name, "my_edits:flip", and read back where that module was imported before.
+    Cost: for `weights`, O(b q k) memory a head. Errors: PlanError, HeadError; PlanError when it is applied and the
+    function fails, or returns anything else.
+    """
+
+    heads: HeadsLike
+    function: Callable[..., object] = field(hash=False)
+    name: ClassVar[str] = "edit"
+    needs_corpus: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        parts = self.heads.split(",") if isinstance(self.heads, str) else []
+        matches = [match for part in parts if (match := _PLACE.fullmatch(part)) is not None]
+        if not matches:
+            _set_heads(self)
+        elif len(matches) < len(parts) or len({match["place"] for match in matches}) > 1:
+            raise PlanError(f"heads={self.heads!r} are places of several kinds: give each kind a step of its own.")
+        else:
+            layers = [written(match["layers"]) for match in matches]
+            if named := [layer for layer in layers if "H" in layer.rpartition(":")[2]]:
+                raise PlanError(
+                    f"{named[0]!r} is a head, and {matches[0]['place']!r} is of a layer: write 'L3 stream'."
+                )
+            object.__setattr__(self, "heads", ", ".join(f"{layer} {matches[0]['place']}" for layer in layers))
+        if isinstance(self.function, str):
+            raise PlanError(
+                f"function={self.function!r} is a text: give the function itself (on the command line, --kind "
+                f"module:function)."
+            )
+        _ = self.arguments  # a function that takes something else is refused here
+
+    @property
+    def place(self) -> Place | None:
+        """Where it acts, of a layer; None for heads."""
+        return cast(Place, str(self.heads).rpartition(" ")[2]) if str(self.heads).endswith(PLACES) else None
+
+    @property
+    def layers(self) -> str:
+        """The layers of a place, in the grammar of heads."""
+        return str(self.heads).replace(f" {self.place}", "")
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """What the function asks for."""
+        known = OF_A_HEAD if self.place is None else OF_A_PLACE
+        return argument_names(self.function, known, f"Edit({self.heads!r}, ...)", PlanError)
+
+
+HeadStep: TypeAlias = Ablate | Scale | Average | Copy | SkipOutputProjection | Edit
 Step: TypeAlias = HeadStep | SkipPositions
 KINDS_OF_STEP: dict[str, type[Step]] = {
-    kind.name: kind for kind in (Ablate, Scale, Average, Copy, SkipOutputProjection, SkipPositions)
+    kind.name: kind for kind in (Ablate, Scale, Average, Copy, SkipOutputProjection, SkipPositions, Edit)
 }
 
 
@@ -219,23 +297,59 @@ class Plan:
     @property
     def on_heads(self) -> dict[int, HeadStep]:
         """The steps that name heads, by their place in the plan."""
-        return {place: step for place, step in enumerate(self.steps) if not isinstance(step, SkipPositions)}
+        others = self.on_places
+        return {
+            place: step
+            for place, step in enumerate(self.steps)
+            if not isinstance(step, SkipPositions) and place not in others
+        }
+
+    @property
+    def on_places(self) -> dict[int, Edit]:
+        """The edits of the stream and of feed-forwards, by their place in the plan."""
+        edits = {place: step for place, step in enumerate(self.steps) if isinstance(step, Edit)}
+        return {place: step for place, step in edits.items() if step.place is not None}
 
     @property
     def without_positions(self) -> bool:
         return any(isinstance(step, SkipPositions) for step in self.steps)
 
+    @property
+    def of_whole_model(self) -> bool:
+        """Whether some step acts outside of attention, so that the model must run whole under it."""
+        return self.without_positions or bool(self.on_places)
+
     def to_dict(self) -> Json:
-        """Plain data for JSON, without the fields that have their default."""
+        """Plain data for JSON, without the fields that have their default; functions by name."""
         steps: list[dict[str, Any]] = []
         for step in self.steps:
-            defaults = {item.name: item.default for item in fields(step)}
-            changed = {name: value for name, value in asdict(step).items() if value != defaults[name]}
+            values = {item.name: (getattr(step, item.name), item.default) for item in fields(step)}
+            changed = {name: value for name, (value, default) in values.items() if value != default}
+            if isinstance(step, Edit):
+                changed["function"] = reference_of(step.function)
             steps.append({"step": step.name, **changed})
         return {"format": COUNTED if self.counted else FORMAT, "steps": steps}
 
     def to_json(self) -> str:
+        """What `from_json` reads. Errors: PlanError as `require_named`."""
+        self.require_named()
         return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def require_named(self) -> None:
+        """Errors: PlanError for a function that could not be read back: a lambda, or one inside another."""
+        for step in self.steps:
+            if not isinstance(step, Edit):
+                continue
+            reference = reference_of(step.function)
+            try:
+                known = imported(reference, describe(step), PlanError, run=False)
+            except PlanError:
+                known = None
+            if known is not step.function:
+                raise PlanError(
+                    f"{describe(step)} cannot be written: {reference!r} is not where this function is found again. "
+                    f"Define it by `def` in a module."
+                )
 
     @classmethod
     def from_dict(cls, data: object) -> Plan:
@@ -287,6 +401,8 @@ def describe(step: Step) -> str:
             return f"copy {part}the weights of {step.source} to {step.heads}"
         case SkipOutputProjection():
             return f"skip the output projection of {step.layer}"
+        case Edit():
+            return f"edit {step.heads} by {name_of(step.function)}"
         case SkipPositions():
             return "skip the positions"
 
@@ -309,6 +425,8 @@ def _read_step(entry: object) -> Step:
         raise PlanError(f"{', '.join(unknown)} means nothing to step {name!r}, which takes {', '.join(known)}.")
     if missing := [item.name for item in fields(kind) if item.default is MISSING and item.name not in values]:
         raise PlanError(f"step {name!r} is not complete: it takes {', '.join(known)}, and lacks {', '.join(missing)}.")
+    if kind is Edit:
+        values["function"] = imported(str(values["function"]), f"step {name!r}", PlanError, run=False)
     return kind(**values)
 
 

@@ -115,6 +115,85 @@ def test_so_they_are_for_everything_else(name, what, fresh):
     assert_patched(name, what, "denoise", "all", fresh)
 
 
+# ------------------------------------------------------------------------------------- places of layers, no heads
+
+LAYERS = {  # the block, and its feed-forward
+    "gpt2": ("transformer.h.{}", "mlp"), "llama": ("model.layers.{}", "mlp"), "gemma2": ("model.layers.{}", "mlp"),
+    "bert": ("bert.encoder.layer.{}", "output.dense"), "opt": ("model.decoder.layers.{}", "fc2"),
+    "gpt_neox": ("gpt_neox.layers.{}", "mlp"), "t5": ("decoder.block.{}", "layer.2.DenseReluDense"),
+}  # fmt: skip
+
+
+def place_patched(model, layers, layer, what, into, other, where):
+    """The outputs of a run into which another's stream, or feed-forward, is put at some positions."""
+    path, inner = layers
+    block = model.get_submodule(path.format(layer))
+    module = block if what == "stream" else block.get_submodule(inner)
+    kept = []
+
+    def at(*args):
+        states = args[1][0] if what == "stream" else args[2]
+        rows = states.view(TEXTS, -1, states.shape[-1])
+        if not kept:
+            kept.append(rows.clone())
+            return None
+        new = rows.clone()
+        new[:, where] = kept[0][:, where]
+        return (new, *args[1][1:]) if what == "stream" else new.view_as(states)
+
+    hook = module.register_forward_pre_hook(at) if what == "stream" else module.register_forward_hook(at)
+    try:
+        with torch.no_grad():
+            model(**other)
+            return model(**into)
+    finally:
+        hook.remove()
+
+
+@pytest.mark.thinned(name=("gpt2", "opt"))
+@pytest.mark.parametrize("what", ["stream", "feed-forward"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layers_place_is_patched_as_by_hooks(name, what, fresh):
+    """OPT lays the rows of all texts one after another; of T5 the decoder's layers are judged."""
+    lm, clean, corrupted, metric, _ = made(name, fresh)
+    direction, positions = ("denoise", "all") if name in ("t5", "bert") else ("noise", "each")
+    got = mh.patch(
+        lm, clean, corrupted, metric, what=what, direction=direction, positions=positions, controls=3, num_tokens=90
+    )
+    into, other = (corrupted, clean) if direction == "denoise" else (clean, corrupted)
+    with torch.no_grad():
+        plain = metric(lm.model(**into), None)
+    mine = [index for index, place in enumerate(got.chosen) if place.stack in ("", "decoder")]
+    spots = [[spot] for spot in range(LENGTH)] if positions == "each" else [slice(None)]
+    want = torch.stack([
+        torch.stack([
+            metric(place_patched(lm.model, LAYERS[name], place.layer, what, into, other, where), None) - plain
+            for where in spots
+        ]) for place in [got.chosen[index] for index in mine]
+    ])  # fmt: skip
+    assert want.abs().max() > 1e-4, "no patch changed anything: this proves nothing"
+    assert (want - changes_of(got)[mine]).abs().max() <= SAME * want.abs().max()
+    assert len(got.control) == 3 and not got.heads
+
+
+def test_patching_of_layers_reads_like_one_of_heads(fresh):
+    lm, clean, corrupted, metric, _ = made("llama", fresh)
+    got = mh.patch(lm, clean, corrupted, metric, what="stream", heads="L0-1", controls=2, seed=4)
+    assert [*map(str, got.chosen)] == ["L0 stream", "L1 stream"] and got["L1 stream"] == got.values[1]
+    frame = got.to_pandas()
+    assert list(frame.columns[:3]) == ["place", "stack", "layer"] and list(frame["place"]) == ["L0 stream", "L1 stream"]
+    assert "L1 stream" in got and "L2 stream" not in got and got.ranking()[0] in got.chosen
+    assert "2 layers" in str(got) and got.notes["patched"].startswith("the residual stream as a layer reads it")
+    assert got.share_of_controls_above("L1 stream") is not None and json.dumps(got.to_dict())
+    refuses(
+        HeadError, r"there is no 'L2 stream' here: there are 'L0 stream' to 'L1 stream'", got.__getitem__, "L2 stream"
+    )
+    asked = lambda **options: mh.patch(lm, clean, corrupted, metric, what="feed-forward", **options)  # noqa: E731
+    refuses(StatisticError, "the estimator 'gradient' is of heads", lambda: asked(estimator="gradient"))
+    refuses(StatisticError, r"heads='L1H2': 'feed-forward' is of layers: write 'L3'", lambda: asked(heads="L1H2"))
+    refuses(HeadError, "there is no layer 9", lambda: asked(heads="L9"))
+
+
 # ------------------------------------------------------------------------------------------------- attribution patching
 
 STEP = 1e-4  # of the way from one run to the other, either side: the error is its square, times the third derivative

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,6 +116,55 @@ def test_a_corpus_of_its_own_and_what_changed_nothing_come_first(run, page, tmp_
     alone = run("ablate", "L2H1", "--kind", "average", "--file", page, "--controls", "0").lines
     assert alone[1] == "Changes nothing here: average L2H1 has no effect."
     assert any(line.startswith("nothing   average L2H1: changed nothing") for line in alone)
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A file of somebody's own functions in the working folder."""
+    (tmp_path / "edits_of_mine.py").write_text(
+        "def flip(output):\n    return -output\n\n\ndef cut(output):\n    return output[:, 1:]\n\n\nnumber = 3\n"
+    )
+    (tmp_path / "broken_edits.py").write_text("import nothing_like_it\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "edits_of_mine", None)  # put back as it was: another test's own is another file
+    monkeypatch.delitem(sys.modules, "edits_of_mine")
+    return "edits_of_mine"
+
+
+def test_function_of_ones_own_is_a_kind_of_both_commands(run, own, gpt2_folder):
+    text, small = "the cat sat on the old table", ("--model", gpt2_folder)
+    options = (text, *small, "--controls", "2", "--json")
+    mine = json.loads(run("ablate", "L1H2", "--kind", f"{own}:flip", *options, "--save-plan", "plan.json").out)
+    scaled = json.loads(run("ablate", "L1H2", "--kind", "scale", "--factor", "-1", *options).out)
+    assert [mine[name] for name in ("change", "control")] == [
+        pytest.approx(scaled[name], abs=1e-6) for name in ("change", "control")
+    ]
+    assert json.loads(Path("plan.json").read_text())["steps"] == [
+        {"step": "edit", "heads": "L1H2", "function": f"{own}:flip"}
+    ]
+    place = run("ablate", "L1 feed-forward", text, "--kind", f"{own}:flip", *small)
+    assert place.lines[0].endswith(": edit L1 feed-forward by flip") and "▼ L1 feed-forward" in place.out
+    assert "random sets of as many layers: there are no others" in place.out and "● random layers" in place.out
+    flipped = sys.modules[own].flip
+    worth = json.loads(run("importance", text, "--kind", f"{own}:flip", "--json", *small).out)
+    found = mh.importance(mh.load(gpt2_folder), text, kind=flipped)
+    assert [row["importance"] for row in worth["heads"]] == pytest.approx(found.values.tolist(), abs=1e-6)
+    assert worth["notes"]["computed"].startswith("edit by flip of each head")
+
+
+@pytest.mark.parametrize(("kind", "parts"), [
+    ("edits_of_mine:flop", ["edits_of_mine has no 'flop': did you mean flip?"]),
+    ("edits_of_mien:flip", ["there is no module 'edits_of_mien' in this folder or among the installed ones"]),
+    ("broken_edits:flip", ["'broken_edits' cannot be imported: ModuleNotFoundError: No module named 'nothing"]),
+    ("edits_of_mine:number", ["that is a int, and no function"]),
+    ("edits of mine:flip", ["is not written as module:name, as in my_edits:flip"]),
+    ("edits_of_mine:cut", ["edit L1H2 by cut: cut gave [1, 4, 32], float32 on cpu, at L1H2: return the new output"]),
+])  # fmt: skip
+def test_function_of_ones_own_that_cannot_be_is_one_line(kind, parts, run, own):
+    assert_refused(run("ablate", "L1H2", "the cat sat", "--kind", kind), *parts)
+    if kind == "edits_of_mine:cut":
+        refused = run("importance", "the cat sat", "--kind", "edits_of_mine:flip", "--curve", "c.svg")
+        assert_refused(refused, "--curve removes heads, and --kind edits_of_mine:flip is an edit of your own")
 
 
 @pytest.mark.parametrize(("arguments", "parts"), [

@@ -1,6 +1,7 @@
 """`manyheads stats` and `manyheads compare`: what they show is what the library found; bad input is one line."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,50 @@ def test_texts_patterns_and_json(run, minilm):
     assert told["texts"] == 1 and told["tokens"] == told["seen_tokens"] > 0 and told["sums_bytes"] > 0
     shown = run("stats", TEXT, "--statistics", "entropy,distance", "--all")
     assert len([line for line in shown.lines if line.startswith("L")]) == 72
+
+
+OF_MINE = """
+from manyheads.recording.exact_map import Maximum
+from manyheads.statistics import PerText, Statistic
+
+
+def mean(name, times=1.0, **more):
+    finish = lambda facts: facts.over_rows(times * facts[Maximum()])
+    return Statistic(name=name, needs=(Maximum(),), finish=finish, **more)
+
+
+right = mean("right", definition=lambda weights: weights.amax(-1).mean())
+both = [right, mean("of_two")]
+wrong = mean("wrong", 0.9, definition=lambda weights: weights.amax(-1).mean())
+"""
+
+
+def test_statistics_of_ones_own_are_measured_and_held_against_their_definitions(run, minilm, tmp_path, monkeypatch):
+    name = "statistics_of_mine"
+    (tmp_path / f"{name}.py").write_text(OF_MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, name)
+    data = json.loads(run("stats", TEXT, "--statistics", f"{name}:both,max_weight", "--json").out)
+    mine, second, known = data["statistics"]
+    assert [row["name"] for row in data["statistics"]] == ["right", "of_two", "max_weight"]
+    assert mine["heads"] == second["heads"] == known["heads"]
+    shown = run("stats", TEXT, "--statistics", f"{name}:right", "--check")
+    assert shown.code == 0 and shown.lines[0].startswith("right is what its definition says of whole maps: at most ")
+    assert shown.lines[0].endswith("over 72 heads and 1 text of minilm")
+    checked = json.loads(run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--json").out)
+    assert checked["furthest"]["right"] < 1e-5 and (checked["heads"], checked["texts"]) == (72, 1)
+    for statistics, words in (
+        (f"{name}:wrong", "'wrong' is "), (f"{name}:both", "'of_two' has no definition to be held against"),
+        ("entropy", "--check is of statistics of your own: name them"),
+        (f"{name}:rigth", f"{name} has no 'rigth': did you mean right?"),
+        (f"{name}:Maximum", "that is a type: name a Statistic, or a list of them"),
+    ):  # fmt: skip
+        assert_refused(run("stats", TEXT, "--statistics", statistics, "--check"), words)
+    beside = run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--save", "table.csv")
+    assert_refused(beside, "--check measures nothing beside it: leave --save out")
+    # A relation of a treebank may have a colon too, and goes on with a point.
+    assert_refused(run("stats", TEXT, "--statistics", "nmod:poss.to_governor"), "these texts lack that annotation")
 
 
 def test_the_list_has_every_statistic_and_a_treebanks(run, ewt_like):

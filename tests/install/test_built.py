@@ -5,6 +5,7 @@ Installed in a fresh environment with each extra, what is there runs, and what i
 
 import ast
 import functools
+import json
 import re
 import shlex
 import subprocess
@@ -111,6 +112,45 @@ def test_every_claim_holds_where_the_wheel_is_installed(extras, wheel, labels, t
     here = linked(tmp_path, wheel, extras, False, labels)
     for claim in CLAIMS:
         claim(here)
+
+
+OF_MINE = {
+    "my_edits.py": """
+def only_strong_links(weights, v):
+    return weights.where(weights > 0.3, 0) @ v
+
+
+def softened(output):
+    return 0.5 * output
+""",
+    "my_stats.py": """
+from manyheads.recording.exact_map import Maximum
+from manyheads.statistics import Statistic
+
+sharp_rows = Statistic(
+    name="sharp_rows",
+    needs=(Maximum(),),
+    finish=lambda facts: facts.over_rows(facts[Maximum()] > 0.5),
+    definition=lambda weights: (weights.amax(-1) > 0.5).double().mean(),
+)
+""",
+}
+
+
+@pytest.mark.slow
+def test_script_of_edits_and_statistics_of_ones_own_runs_where_the_wheel_is_installed(wheel, labels, tmp_path):
+    """Edits with controls equal hooks that the script writes by hand; then the same functions by the command."""
+    here = linked(tmp_path, wheel, (), False, labels)
+    for name, text in OF_MINE.items():
+        (here.place / name).write_text(text)
+    (here.place / "script.py").write_text((ROOT / "tests/install/script_of_edits.py").read_text(encoding="utf-8"))
+    found = json.loads(here.says("import runpy, sys; sys.path.insert(0, '.'); runpy.run_path('script.py')"))
+    options = ("--model", "tiny-code", "--controls", "3", "--json")
+    told = here.manyheads("ablate", "L3H5", "--kind", "my_edits:only_strong_links", *options)
+    assert told.returncode == 0, told.stderr
+    assert found["controls"] == 6 and len(json.loads(told.stdout)["control"]) == 3
+    checked = here.manyheads("stats", "--statistics", "my_stats:sharp_rows", "--check", "--model", "tiny-code")
+    assert checked.stdout.startswith("sharp_rows is what its definition says of whole maps"), checked.stderr
 
 
 @pytest.mark.slow

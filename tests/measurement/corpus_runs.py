@@ -22,7 +22,9 @@ def own_denominators() -> Statistic:
         weights = torch.where(facts.rows[:, None], facts.layer.lse.double().sigmoid(), 0.0).sum(-1)
         return PerText(weights, 2 * weights + 1)
 
-    return Statistic("own", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
+    return Statistic(
+        name="own", unit="share", range=(0.0, 1.0), source="a test", meaning="a test", needs=lambda _: (), finish=finish
+    )
 
 
 STATISTICS = [

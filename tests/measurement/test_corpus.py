@@ -211,7 +211,15 @@ def test_gold_reaches_the_statistics_and_a_text_that_is_cut_has_none(small, fres
         seen.extend(zip(facts.tokens.texts, facts.tokens.gold, strict=True))
         return facts.over_rows(facts.rows[:, None].double())
 
-    mine = Statistic("mine", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
+    mine = Statistic(
+        name="mine",
+        unit="share",
+        range=(0.0, 1.0),
+        source="a test",
+        meaning="a test",
+        needs=lambda _: (),
+        finish=finish,
+    )
     texts = [*some_texts(2 * CHUNK, draw(fresh)), "the cat " * 50]
     # By its length: of two texts that happen to be equal, both have gold or none.
     documents = [Document(text, "x", gold_of(text) if len(text) % 3 else None) for text in texts]
@@ -255,7 +263,15 @@ def test_denominators_that_heads_share_are_kept_once_and_shown_for_each(fresh, m
         long = facts.tokens.longest > 9
         return PerText(num, num.abs() + 1 if long else facts.rows.sum(-1, dtype=torch.float64)[:, None])
 
-    mine = Statistic("mine", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
+    mine = Statistic(
+        name="mine",
+        unit="share",
+        range=(0.0, 1.0),
+        source="a test",
+        meaning="a test",
+        needs=lambda _: (),
+        finish=finish,
+    )
     lm, texts = tiny_lm(draw(fresh)), ["the cat", "a dog sat", " ".join(["the old cat sat"] * 4), "one two"]
     apart = [mh.measure(lm, text, ["entropy", mine]).sums for text in texts]
     together = apart[0] + apart[1] + apart[2] + apart[3]
@@ -274,7 +290,15 @@ def breaking(word: str, error: type[BaseException] = StatisticError) -> Statisti
             raise error(f"what is {word}?")
         return facts.over_rows(facts.rows[:, None].double())
 
-    return Statistic("breaking", "share", (0.0, 1.0), "a test", "a test", lambda _: (), finish)
+    return Statistic(
+        name="breaking",
+        unit="share",
+        range=(0.0, 1.0),
+        source="a test",
+        meaning="a test",
+        needs=lambda _: (),
+        finish=finish,
+    )
 
 
 def test_texts_that_fail_are_named_counted_and_left_out(small, fresh):
@@ -362,7 +386,17 @@ def test_a_block_that_gives_nan_is_refused_by_name():
         raise AssertionError("a column of a block has no finish of its own")
 
     def column(name, at):
-        return Statistic(name, "share", (0.0, 1.0), "a test", "a test", lambda _: (), unused, block=block, column=at)
+        return Statistic(
+            name=name,
+            unit="share",
+            range=(0.0, 1.0),
+            source="a test",
+            meaning="a test",
+            needs=lambda _: (),
+            finish=unused,
+            block=block,
+            column=at,
+        )
 
     lm, texts = tiny_lm(), ["the cat", "a dog sat"]
     fine = mh.measure(lm, texts, [column("c", 2), "entropy", column("a", 0)])

@@ -35,7 +35,15 @@ UP, DOWN = DET
 
 
 def statistic(name):
-    return Statistic(name, "share", (0.0, 1.0), "made", name, lambda _: (), lambda facts: None)
+    return Statistic(
+        name=name,
+        unit="share",
+        range=(0.0, 1.0),
+        source="made",
+        meaning=name,
+        needs=lambda _: (),
+        finish=lambda facts: None,
+    )
 
 
 def site(heads):

@@ -129,7 +129,13 @@ def test_a_statistic_from_scratch_asks_the_pass_and_finishes_it_itself(lm, texts
         return facts.over_rows((facts[Maximum()] > 0.5).double())
 
     sharp = Statistic(
-        "sharp_rows", "share", (0.0, 1.0), "mine", "rows with a key above one half", lambda _: (Maximum(),), finish
+        name="sharp_rows",
+        unit="share",
+        range=(0.0, 1.0),
+        source="mine",
+        meaning="rows with a key above one half",
+        needs=lambda _: (Maximum(),),
+        finish=finish,
     )
     table = mh.measure(lm, texts, statistics=[sharp])
     rows = [

@@ -15,6 +15,9 @@ softcap, sinks and bias; no map is stored. k and v of a key/value head that serv
 replaced for one query head at a time: it alone reads the other run's keys, its neighbours read their own. That is finer
 than the model's own weights allow, and adds nothing up: patch the whole group with `Patch(heads=...)` of several heads.
 
+"stream" and "feed-forward" are places of a layer and no heads: the residual stream as the layer reads it, and what its
+feed-forward gives. Whole texts run for each of them, several places in a batch.
+
 All heads run in few batches. What is below a head's layer is computed once, and so are, in a causal model, the tokens
 before the first that differs (`edits.runner`).
 
@@ -27,7 +30,8 @@ Nanda 2024, How to use and interpret activation patching.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +52,7 @@ from manyheads.edits import (
     Calls,
     Metric,
     MetricLike,
+    Places,
     Runner,
     exact,
     read_under,
@@ -56,12 +61,13 @@ from manyheads.edits import (
     weights_of,
 )
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadsLike, LayerPlace, layer_name, written
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.interventions.effects import rank_correlation
 from manyheads.machine import require_all_heads
 from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.plan import PLACES
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
 from manyheads.statistics import mean_interval
@@ -69,13 +75,15 @@ from manyheads.statistics import mean_interval
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-What = Literal["out", "q", "k", "v", "weights"]
+What = Literal["out", "q", "k", "v", "weights", "stream", "feed-forward"]
 PATCHED: dict[What, str] = {
     "out": "a head's output before the output projection",
     "q": "a head's queries",
     "k": "the keys that a head reads",
     "v": "the values that a head reads",
     "weights": "a head's weights, with its own values",
+    "stream": "the residual stream as a layer reads it",
+    "feed-forward": "what a layer's feed-forward gives",
 }
 WHAT = tuple(PATCHED)
 OF_KEYS = ("k", "v")  # whose positions are those of keys; of all others those of rows
@@ -87,6 +95,7 @@ INTO: dict[Direction, str] = {
 }
 DIRECTIONS = tuple(INTO)
 PatchEstimator = Literal["exact", "gradient"]
+Layer = tuple[str, int]  # (stack, layer)
 ESTIMATORS: tuple[PatchEstimator, ...] = get_args(PatchEstimator)
 CONTROLS = 10  # heads with an unrelated text's numbers: enough to see what is usual
 UNRELATED = 4  # texts that controls take them from: each costs a forward pass
@@ -97,12 +106,12 @@ MOST_SHOWN = 3
 
 @dataclass(frozen=True)
 class Patch:
-    """Heads that take numbers of a kind from another run together, at some positions (None: all).
+    """Heads that take numbers of a kind from another run together, at some positions (None: all); or one layer's place.
 
     `row`: None: each text takes its own partner's, else this text's of those that `Patches.strangers` has for it.
     """
 
-    heads: tuple[Head, ...]
+    heads: tuple[Head, ...] | tuple[LayerPlace, ...]
     what: What = "out"
     positions: tuple[int, ...] | None = None
     row: int | None = None
@@ -111,7 +120,7 @@ class Patch:
     def by_layer(self) -> dict[tuple[str, int], list[int]]:
         """The heads' numbers in each (stack, layer)."""
         layers: dict[tuple[str, int], list[int]] = {}
-        for head in self.heads:
+        for head in [head for head in self.heads if isinstance(head, Head)]:
             layers.setdefault((head.stack, head.layer), []).append(head.index)
         return layers
 
@@ -307,10 +316,12 @@ class Patching(PerHeadResult):
     `per_text[text, head]` (and position) are the pairs', shares of the mean gap too, so that a pair with a small gap of
     its own counts no more than others. `clean` and `corrupted`: each pair's metric. `control`: the values of randomly
     drawn heads that got an unrelated text's numbers instead. `positions`: the tokens, where each was patched.
+
+    Of "stream" and "feed-forward" a row is a layer's place, "L3 stream": `chosen` are these, and `heads` is empty.
     """
 
     spec: ModelSpec
-    chosen: tuple[Head, ...]
+    chosen: tuple[Head, ...] | tuple[LayerPlace, ...]
     what: What
     direction: Direction
     estimator: PatchEstimator
@@ -325,7 +336,29 @@ class Patching(PerHeadResult):
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        return self.chosen
+        return tuple(head for head in self.chosen if isinstance(head, Head))
+
+    def head_place(self, head: str | Head | LayerPlace) -> int:
+        """The place of a head, or of "L3 stream", in `chosen`. Errors: HeadError."""
+        if self.heads:
+            return super().head_place(str(head))
+        names = [*map(str, self.chosen)]
+        if str(head) not in names:
+            raise HeadError(f"there is no {str(head)!r} here: there are {names[0]!r} to {names[-1]!r}.")
+        return names.index(str(head))
+
+    def __contains__(self, head: object) -> bool:
+        return super().__contains__(head) if self.heads else str(head) in map(str, self.chosen)
+
+    def head_columns(self) -> dict[str, list[str] | list[int]]:
+        """The columns with which the table begins: the name, then stack, layer and index, which a place lacks."""
+        if self.heads:
+            return super().head_columns()
+        return {
+            "place": [*map(str, self.chosen)],
+            "stack": [place.stack for place in self.chosen],
+            "layer": [place.layer for place in self.chosen],
+        }
 
     @property
     def num_texts(self) -> int:
@@ -359,18 +392,21 @@ class Patching(PerHeadResult):
         strongest = np.abs(self.values).argmax(1)
         return self.values[np.arange(len(self.values)), strongest]
 
-    def ranking(self) -> tuple[Head, ...]:
-        """Heads from the largest effect, of either sign, to the smallest."""
+    def ranking(self) -> tuple[Head | LayerPlace, ...]:
+        """Heads, or places, from the largest effect, of either sign, to the smallest."""
         order = np.argsort(-np.abs(self.by_head), kind="stable")
-        return tuple(self.heads[index] for index in order)
+        return tuple(self.chosen[index] for index in order)
 
-    def share_of_controls_above(self, head: str | Head) -> float | None:
+    def share_of_controls_above(self, head: str | Head | LayerPlace) -> float | None:
         """The share of controls with an effect at least as large: a small one is unusual. None without controls."""
         effect = abs(float(self.by_head[self.head_place(head)]))
         return float(np.mean([abs(value) >= effect for value in self.control])) if self.control else None
 
-    def __getitem__(self, head: str | Head) -> float:
-        """A head's value. Errors: HeadError; StatisticError where each position was patched: `by_position`."""
+    def __getitem__(self, head: str | Head | LayerPlace) -> float:
+        """A head's value, or that of "L3 stream".
+
+        Errors: HeadError; StatisticError where each position was patched: `by_position`.
+        """
         value = self._of_head(head)
         if value.ndim:
             raise StatisticError(
@@ -379,7 +415,7 @@ class Patching(PerHeadResult):
             )
         return float(value)
 
-    def by_position(self, head: str | Head) -> Float64[ndarray, "position"]:
+    def by_position(self, head: str | Head | LayerPlace) -> Float64[ndarray, "position"]:
         """A head's values, one for each of `positions`. Errors: HeadError; StatisticError where there is one value."""
         value = self._of_head(head)
         if not value.ndim:
@@ -389,7 +425,9 @@ class Patching(PerHeadResult):
             )
         return value
 
-    def _of_head(self, head: str | Head) -> Float64[ndarray, "*shape"]:
+    def _of_head(self, head: str | Head | LayerPlace) -> Float64[ndarray, "*shape"]:
+        if not self.heads or isinstance(head, LayerPlace):
+            return np.asarray(self.values[self.head_place(head)])
         heads = self.spec.select(head)
         if len(heads) != 1:
             raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in patching['L3H7'].")
@@ -397,7 +435,7 @@ class Patching(PerHeadResult):
 
     def agreement(self, other: Patching) -> float:
         """Spearman's rank correlation of two patchings of the same heads and positions. Errors: StatisticError."""
-        if self.heads != other.heads or self.values.shape != other.values.shape:
+        if self.chosen != other.chosen or self.values.shape != other.values.shape:
             raise StatisticError("these two patchings are of different heads or positions: compare like with like.")
         return rank_correlation(self.values.reshape(-1), other.values.reshape(-1))
 
@@ -411,8 +449,8 @@ class Patching(PerHeadResult):
             name: [entry for entry in column for _ in range(count)] for name, column in self.head_columns().items()
         }
         if self.positions is not None:
-            columns["position"] = [*range(count)] * len(self.heads)
-            columns["token"] = [*self.positions] * len(self.heads)
+            columns["position"] = [*range(count)] * len(self.chosen)
+            columns["token"] = [*self.positions] * len(self.chosen)
         effects = self.values.reshape(-1)
         return pd.DataFrame(
             {
@@ -444,10 +482,10 @@ class Patching(PerHeadResult):
         return brief(str(self))
 
     def __str__(self) -> str:
-        place = {head: index for index, head in enumerate(self.heads)}
-        top = ", ".join(f"{head} {self.by_head[place[head]]:+.2f}" for head in self.ranking()[:MOST_SHOWN])
+        first = self.ranking()[:MOST_SHOWN]
+        top = ", ".join(f"{head} {self.by_head[self.head_place(head)]:+.2f}" for head in first)
         how = f"{self.what}, {self.direction}, {self.metric} on {self.num_texts} pair{'s' * (self.num_texts > 1)}"
-        return f"Patching({len(self.heads)} heads, {how}; largest: {top})"
+        return f"Patching({len(self.chosen)} {'heads' if self.heads else 'layers'}, {how}; largest: {top})"
 
 
 # ------------------------------------------------------------------------------------------------------------- patching
@@ -484,12 +522,13 @@ def patch(
     - `answers`: ("Mary", "John") for all pairs, or a list with one entry for each. Words are the tokens that continue
       the text (a space goes before a word after a word, else write it), numbers are token ids; `notes` says which were
       read. Masked models answer at their mask.
-    - `what`: "out", "q", "k", "v" or "weights" (the other run's weights with the head's own values).
+    - `what`: "out", "q", "k", "v" or "weights" (the other run's weights with the head's own values); or of layers, no
+      heads, "stream" (the residual stream that a layer reads) or "feed-forward" (what its feed-forward gives).
     - `direction`: "denoise", clean numbers into the corrupted run, or "noise", the other way.
     - `positions`: "all" at once, "each" by itself, or a list (negative ones count from the end): rows of out, q and
       weights, keys of k and v.
-    - `heads`: these alone; None: all.
-    - `estimator`: "exact", or "gradient", the first-order estimate.
+    - `heads`: these alone (of "stream" and "feed-forward" layers, "L3-5"); None: all.
+    - `estimator`: "exact", or "gradient", the first-order estimate, of heads alone.
     - `first_token`: read the first token of an answer that has several.
     - `controls`: how many heads get the numbers that they have on a text of random tokens of the same length: what
       patching any head with anything does.
@@ -501,7 +540,8 @@ def patch(
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
     "each"; of a causal model, where a metric by name reads the last token, passes over the tokens from the first that
-    differs on. "gradient": one forward and one backward pass and one forward pass more, and no controls.
+    differs on. Of layers, a pass over whole texts for each, times the positions. "gradient": one forward and one
+    backward pass and one forward pass more, and no controls.
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
     model cannot give, and pairs whose metrics do not differ; HeadError, ModelError, EngineError.
     """
@@ -511,12 +551,14 @@ def patch(
         one_of(name, value, known, StatisticError)
     require_counts(num_tokens, seed)
     whole("controls", controls, 0, StatisticError, "0 or more random heads")
+    if estimator == "gradient" and what in PLACES:
+        raise StatisticError(f"what={what!r}: the estimator 'gradient' is of heads: use 'exact', layers are few.")
     work = _PairBatches(
         lm, clean, corrupted, metric, answers, what, direction, positions, heads, estimator, first_token, controls,
         seed, num_tokens,
     )  # fmt: skip
     chosen, pairs, read_as = work.question
-    places, listed = work.places_patched, work.chosen_heads
+    places, listed = work.places_patched, work.chosen
     shares = what in OF_KEYS and any(site.num_kv_heads < site.num_heads for site in lm.spec.sites)
     notes = {"model": lm.name, "patched": f"{PATCHED[what]}: {INTO[direction]}{ALONE * shares}"}
     notes |= {**read_as, **pairs.notes}
@@ -539,7 +581,8 @@ def patch(
         control = changes[:, num_patches:].mean(0).tolist()
         if controls:
             no_tokens = "none: these inputs are no tokens, of which a text could be drawn"
-            notes["control"] = strangers_in_words(seed) if work.controls_drawn else no_tokens
+            things = "layers" if what in PLACES else "heads"
+            notes["control"] = strangers_in_words(seed, things) if work.controls_drawn else no_tokens
     gap = gap_of(levels, chosen)
     sign = 1.0 if direction == "denoise" else -1.0
     return Patching(
@@ -613,9 +656,9 @@ def require_swept(levels: Float64[Tensor, "two text"], changes: Float64[Tensor, 
     require_numbers(changes, metric, "a patch")
 
 
-def strangers_in_words(seed: int) -> str:
+def strangers_in_words(seed: int, things: str = "heads") -> str:
     """What patches with a `row` take, in words."""
-    return f"heads drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
+    return f"{things} drawn by seed {seed}, with numbers that they have on {UNRELATED} texts of random tokens"
 
 
 @dataclass(eq=False)
@@ -656,6 +699,8 @@ class _Sweep:
     def of(self, number: int) -> tuple[Float64[Tensor, "two b"], Float64[Tensor, "b patch"]]:
         """The levels and the changes of a batch of pairs."""
         batch, into = self.pairs.batches[number], DIRECTIONS.index(self.direction)
+        if self.patches and self.patches[0].what in PLACES:
+            return self._of_places(number, batch, into)
         edits, runner = self.edits, self.runner
         # The run that is edited is of denoise the corrupted one.
         edits.partners, partner_level, edited = other_run(self.lm, batch, self.metric, into, guard=not runner.checked)
@@ -666,6 +711,75 @@ class _Sweep:
         levels = torch.zeros(2, len(batch[0].places), dtype=torch.float64, device="cpu")
         levels[1 - into], levels[into] = plain.double().cpu(), partner_level
         return levels, changes
+
+    @cached_property
+    def places(self) -> Places:
+        what = self.patches[0].what
+        assert what in PLACES
+        return Places.of(self.lm.model, self.lm.spec, what)
+
+    @property
+    def because(self) -> str:
+        """How the patches were carried out, in words."""
+        of_layers = "whole texts, several layers' patches in a batch"
+        return of_layers if self.patches and self.patches[0].what in PLACES else self.runner.because
+
+    def _of_places(
+        self, number: int, batch: tuple[Batch, Batch], into: int
+    ) -> tuple[Float64[Tensor, "two b"], Float64[Tensor, "b patch"]]:
+        """The same of patches of layers' places: batches in which each text stands once for each of some patches."""
+        size, layers = len(batch[0].places), [(row.stack, row.layer) for patch in self.patches for row in patch.heads]
+        with self._keeping(layers) as partners:
+            _, partner_level, edited = other_run(self.lm, batch, self.metric, into, guard=number == 0)
+        with self._keeping(layers) as strangers:
+            if (stranger := self.strangers[number]) is not None:
+                read_under(self.lm, stranger, None)
+        plain = read_under(self.lm, edited, self.metric).reading
+        changes = torch.zeros(size, len(self.patches), dtype=torch.float64, device="cpu")
+        length = next(iter(partners.values())).shape[1]
+        step = max(1, self.num_tokens // max(1, size * length))
+        for begin in range(0, len(self.patches), step):
+            turn = range(begin, min(begin + step, len(self.patches)))
+            some = {layer: [place for place in turn if layers[place] == layer] for layer in dict.fromkeys(layers)}
+
+            def patched_rows(layer: Layer, states: Tensor, some=some, turn=turn) -> Tensor:  # type: ignore[no-untyped-def]
+                new = states.clone()
+                for place in some[layer]:
+                    patch = self.patches[place]
+                    giver = (
+                        partners[layer] if patch.row is None else strangers[layer][patch.row].expand_as(states[:size])
+                    )
+                    rows = slice(None) if patch.positions is None else list(patch.positions)
+                    # Text after text, each of them once for every patch.
+                    new[place - turn.start :: len(turn)][:, rows] = giver[:, rows].to(new)
+                return new
+
+            handles = self.places.hooked([layer for layer, mine in some.items() if mine], patched_rows)
+            try:
+                after = read_under(self.lm, edited.repeated(len(turn)), self.metric).reading
+            finally:
+                for handle in handles:
+                    handle.remove()
+            change = self.metric.change(plain.repeat_interleave(len(turn), 0), after).double().cpu()
+            changes[:, turn.start : turn.stop] = change.view(size, len(turn))
+        levels = torch.zeros(2, size, dtype=torch.float64, device="cpu")
+        levels[1 - into], levels[into] = plain.double().cpu(), partner_level
+        return levels, changes
+
+    @contextmanager
+    def _keeping(self, layers: Sequence[Layer]) -> Generator[dict[Layer, Tensor]]:
+        """What was at the places of layers in the last run of the block."""
+        kept: dict[Layer, Tensor] = {}
+
+        def keep(layer: Layer, states: Tensor) -> None:
+            kept[layer] = states.detach()
+
+        handles = self.places.hooked(list(dict.fromkeys(layers)), keep)
+        try:
+            yield kept
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 @dataclass(eq=False)
@@ -703,6 +817,17 @@ class _PairBatches(Items):
         return _positions(self.lm, self.question[1], self.positions)
 
     @cached_property
+    def chosen(self) -> tuple[Head, ...] | tuple[LayerPlace, ...]:
+        """The heads, or the places of layers, that are patched."""
+        if self.what not in PLACES:
+            return self.chosen_heads
+        places = Places.of(self.lm.model, self.lm.spec, self.what)
+        layers = written(self.heads) if self.heads is not None else ", ".join(layer_name(*x) for x in places.modules)
+        if not layers or "H" in layers.replace(":", ""):
+            raise StatisticError(f"heads={self.heads!r}: {self.what!r} is of layers: write 'L3', or 'L3-5'.")
+        return tuple(LayerPlace(*layer, self.what) for layer in places.chosen(layers))
+
+    @cached_property
     def chosen_heads(self) -> tuple[Head, ...]:
         return tuple(self.lm.spec.heads if self.heads is None else self.lm.spec.select(self.heads))
 
@@ -712,7 +837,7 @@ class _PairBatches(Items):
         count = self.question[1].lengths[0]
         spots: list[tuple[int, ...] | None] = [(place,) for place in range(count)]
         spots = spots if self.positions == "each" else [self.places_patched]
-        return [Patch((head,), self.what, spot) for head in self.chosen_heads for spot in spots]
+        return [Patch((row,), self.what, spot) for row in self.chosen for spot in spots]  # type: ignore[arg-type]
 
     @cached_property
     def controls_drawn(self) -> list[Patch]:
@@ -732,7 +857,7 @@ class _PairBatches(Items):
     def result(self, number: int) -> Result:
         if self.estimator == "exact":
             levels, changes = self.sweep.of(number)
-            return {"levels": levels, "changes": changes, "because": self.words(self.sweep.runner.because)}
+            return {"levels": levels, "changes": changes, "because": self.words(self.sweep.because)}
         metric, pairs, _ = self.question
         require_slope(metric, self.direction)
         levels, changes = batch_gradients(
@@ -747,7 +872,7 @@ class _PairBatches(Items):
     @property
     def key(self) -> str:
         metric, pairs, notes = self.question
-        words = (metric.name, notes, self.what, self.direction, self.positions, self.chosen_heads, self.estimator,
+        words = (metric.name, notes, self.what, self.direction, self.positions, self.chosen, self.estimator,
                  self.answers, self.controls, self.seed, self.num_tokens)  # fmt: skip
         return f"patch {self.digest((side for batch in pairs.batches for side in batch), *words)}"
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,11 +37,11 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 
-from manyheads.edits import exact
+from manyheads.edits import Branches, exact
 from manyheads.errors import ModelError
 from manyheads.models import AttentionCall, tap
 from manyheads.models.taps import RawCall
-from manyheads.models.weights import is_norm, is_transposed, output_projection, weight_by_head
+from manyheads.models.weights import is_norm, is_transposed, weight_by_head
 from manyheads.spec import ModelSpec, Site
 
 NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
@@ -313,70 +313,6 @@ class Stream:
 
 class Enough(Exception):
     """Raised out of a model's run by an observer that has seen all that it needs."""
-
-
-@dataclass(frozen=True, eq=False)
-class Branches:
-    """Where a model branches off its stream: output projections and feed-forwards, path to module, and the blocks."""
-
-    attention: dict[str, nn.Module]
-    outputs: dict[str, nn.Module]
-    feed_forwards: dict[str, tuple[nn.Module, str]]  # with the name of their row
-    blocks: tuple[str, ...]
-
-    @classmethod
-    def of(cls, model: nn.Module, spec: ModelSpec) -> Branches:
-        """Errors: ModelError where a layer has no output projection, or stands in no numbered block."""
-        attention: dict[str, nn.Module] = {}
-        outputs: dict[str, nn.Module] = {}
-        first: dict[str, str] = {}  # block -> its first site
-        for site in spec.sites:
-            path = site.module.partition("#")[0]
-            match = re.match(r"(.*?\.\d+)(\.|$)", f".{path}")
-            if match is None:
-                raise ModelError(f"{spec.name}: {path} is in no numbered block, so its residual stream is not known.")
-            output = output_projection(model, path, site.num_heads * site.v_dim)
-            if output is None:
-                raise ModelError(
-                    f"{spec.name}: {site}, module {path!r}, has no output projection with "
-                    f"{site.num_heads * site.v_dim} inputs in it or beside it, so what its heads add is not known."
-                )
-            attention[path], outputs[output[0]] = model.get_submodule(path), output[1]
-            first.setdefault(match[1].removeprefix("."), str(site))
-        owners = {path.rpartition(".")[0] for path in first}
-        blocks = tuple(
-            path for path, _ in model.named_modules() if path.rpartition(".")[0] in owners and path[-1:].isdigit()
-        )
-        branches: dict[str, tuple[nn.Module, str]] = {}
-        taken = (*attention, *outputs)
-        for block in blocks:
-            label = first.get(block) or _silent_name(block, first)
-            parts = [] if block in attention else list(_feed_forwards(model.get_submodule(block), block, taken))
-            branches |= {path: (module, f"{label} {path.removeprefix(block + '.')}") for path, module in parts}
-        return cls(attention, outputs, branches, blocks)
-
-
-def _silent_name(block: str, first: Mapping[str, str]) -> str:
-    """The name of a block that does not attend: "L2" where those beside it are "L1" and "L3", else its path."""
-    owner, _, number = block.rpartition(".")
-    beside = [(path.rpartition(".")[2], site) for path, site in first.items() if path.rpartition(".")[0] == owner]
-    stacks = {site.removesuffix(f"L{own}") for own, site in beside}
-    stack = stacks.pop() if len(stacks) == 1 else block
-    return f"{stack}L{number}" if not stack or stack.endswith(":") else block
-
-
-def _feed_forwards(module: nn.Module, path: str, attention: tuple[str, ...]) -> Iterator[tuple[str, nn.Module]]:
-    """The largest parts of a block that have matrices and neither attend nor hold a norm of the stream."""
-    for name, part in module.named_children():
-        inside = f"{path}.{name}"
-        if inside in attention or is_norm(part):
-            continue
-        if any(attention_path.startswith(f"{inside}.") for attention_path in attention) or any(
-            is_norm(m) for m in part.modules()
-        ):
-            yield from _feed_forwards(part, inside, attention)
-        elif any(weight.ndim >= 2 for weight in part.parameters()):
-            yield inside, part
 
 
 @contextmanager

@@ -40,8 +40,7 @@ from torch import Tensor, nn
 from manyheads.attention import exact_arithmetic, log_sum_exp
 from manyheads.base import Json, brief, one_of, plain
 from manyheads.circuits.head_matrices import folds_of, head_matrices
-from manyheads.circuits.residual import Branches
-from manyheads.edits import replaced_forward, require_loaded
+from manyheads.edits import Branches, replaced_forward, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError
 from manyheads.heads import Head, HeadsLike, NotIterated
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read

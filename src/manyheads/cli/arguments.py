@@ -38,11 +38,13 @@ from manyheads.errors import (
     TextError,
 )
 from manyheads.heads import Head
+from manyheads.own_functions import imported
 
 if TYPE_CHECKING:
     from manyheads.corpora import Corpus
     from manyheads.models import LoadedModel
     from manyheads.ray import Engine
+    from manyheads.statistics import Statistic
 
 DEFAULT_MODEL = os.environ.get("MANYHEADS_DEFAULT_MODEL") or "smollm2"
 """The model of a command that names none. Why this one: docs/decisions/017-the-first-model.md."""
@@ -107,7 +109,8 @@ TargetText = Annotated[str | None, typer.Option("--target", metavar="TEXT", help
 TARGETS_HELP = "What an encoder-decoder is to write: as many texts as there are to read, divided in the same way."
 TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", help=TARGETS_HELP)]
 STATISTICS_HELP = (
-    "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes)."
+    "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes); of your "
+    "own: module:name."
 )
 StatisticNames = Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)]
 
@@ -129,13 +132,44 @@ def count_option(*names: str, help: str, **options: Any) -> OptionInfo:
     return typer.Option(*names, metavar="N", help=help, parser=count_of, **options)
 
 
-def requested_statistics(names: str) -> str | list[str]:
-    """What `--statistics` asks for, as `measure` takes it."""
+OWN = re.compile(r"[\w.]+:\w+")  # no statistic of a treebank's relation: "nmod:poss.to_governor" goes on with a point
+
+
+def requested_statistics(names: str) -> str | list[str | Statistic]:
+    """What `--statistics` asks for, as `measure` takes it. Errors: StatisticError for one's own that is none."""
     items = [name.strip() for name in names.split(",") if name.strip()]
-    return items[0] if items in (["default"], ["all"]) else items
+    if items in (["default"], ["all"]):
+        return items[0]
+    if not any(OWN.fullmatch(item) for item in items):
+        return [*items]
+    # Imports torch, for which --help is not to wait.
+    from manyheads.statistics import Statistic
+
+    requested: list[str | Statistic] = []
+    for item in items:
+        if OWN.fullmatch(item) is None:
+            requested.append(item)
+            continue
+        value = imported_here(item, f"--statistics {item}", StatisticError)
+        several: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+        if not several or not all(isinstance(one, Statistic) for one in several):
+            raise StatisticError(
+                f"--statistics {item}: that is a {type(value).__name__}: name a Statistic, or a list of them."
+            )
+        requested += several
+    return requested
 
 
-def check_statistics(request: str | list[str], texts: Corpus | list[str]) -> None:
+def imported_here(reference: str, about: str, error: type[ManyHeadsError]) -> object:
+    """What "module:name" names, of a module in the working folder or an installed one. Raises `error`."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return imported(reference, about, error)
+    finally:
+        sys.path.pop(0)
+
+
+def check_statistics(request: str | list[str | Statistic], texts: Corpus | list[str]) -> None:
     """Refuse names that no statistic has, before a model is loaded. Errors: StatisticError."""
     # Imports torch, for which --help is not to wait.
     from manyheads.statistics import choose, may_need_survey

@@ -49,6 +49,7 @@ from manyheads.cli.terminal.console import aligned, clean, emit_document, hand_o
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import HeadError, StatisticError, TextError
 from manyheads.heads import Head
+from manyheads.plan import PLACES
 
 if TYPE_CHECKING:
     from manyheads.circuits import Attribution, Circuit, KeyShare, Patching
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 LISTED = 10
 PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
+WHAT_HELP = "A head's out(put), its q, k or v, or its weights alone; or, layer by layer, stream or feed-forward."
 METRIC_HELP = "logit_diff, logit, prob, loss or kl."
 RIGHT_HELP = "The right answer: a word that continues the clean text; after a word a space goes before it."
 WRONG_HELP = "The wrong answer, for logit_diff."
@@ -82,9 +84,7 @@ def patch(
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
     model: ModelName = DEFAULT_MODEL,
-    what: Annotated[
-        str, typer.Option("--what", metavar="NAME", help="A head's out(put), its q, k or v, or its weights alone.")
-    ] = "out",
+    what: Annotated[str, typer.Option("--what", metavar="NAME", help=WHAT_HELP)] = "out",
     direction: Annotated[
         str,
         typer.Option("--direction", metavar="NAME", help="denoise (clean into corrupted) or noise (the other way)."),
@@ -129,7 +129,10 @@ def patch(
             raise StatisticError(f"--positions {positions}: use all, each, or numbers, as 3,-1.") from None
     lm = load_model(talk, ModelChoice(model, device, dtype))
     clean, corrupted, answers = texts or example_pairs(lm, metric)
-    with talk.step("patching every head") as progress, options_in_words(clean):
+    with (
+        talk.step("patching every layer" if what in PLACES else "patching every head") as progress,
+        options_in_words(clean),
+    ):
         result = circuits.patch(
             lm, clean.given, corrupted.given, metric, answers, cast("circuits.What", what),
             direction=cast("circuits.Direction", direction), positions=places,
@@ -289,10 +292,11 @@ def patching_lines(result: Patching, origin: str) -> list[Text]:
     table = result.to_pandas().assign(size=abs(result.values.reshape(-1)))
     top = table.sort_values("size", ascending=False, kind="stable").head(LISTED)
     effects = aligned(top["effect"].tolist())
+    wide = 12 if result.heads else max(len(str(place)) for place in result.chosen) + 2
     for (_, row), effect in zip(top.iterrows(), effects, strict=True):
         place = f"  at {row['position']} {clean(str(row['token']))!r}" if "position" in top else ""
         span = "" if result.num_texts < 5 else f"  ({row['low']:.2f} to {row['high']:.2f})"
-        lines.append(Text(f"  {row['head']:<12}{effect:>10}{span}{place}"))
+        lines.append(Text(f"  {row.iloc[0]:<{wide}}{effect:>10}{span}{place}"))
     control = result.notes.get("control", "none")
     if result.control:
         control = f"{min(result.control):.2f} to {max(result.control):.2f}: {control}"

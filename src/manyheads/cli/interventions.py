@@ -9,8 +9,9 @@ kept.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -44,6 +45,7 @@ from manyheads.cli.arguments import (
     check_output,
     chosen_engine,
     given_texts,
+    imported_here,
     load_model,
     read_source,
     texts_in,
@@ -61,7 +63,19 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, layer_name, require_forwards, written
-from manyheads.plan import KINDS, Ablate, AblationKind, Average, Copy, Plan, Scale, SkipOutputProjection
+from manyheads.plan import (
+    KINDS,
+    PLACES,
+    Ablate,
+    AblationKind,
+    Average,
+    Copy,
+    Edit,
+    Plan,
+    Scale,
+    SkipOutputProjection,
+    SkipPositions,
+)
 from manyheads.roles.words import TERMS
 
 if TYPE_CHECKING:
@@ -77,7 +91,7 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 10
 KIND_HELP = (
     "What replaces their output: zero (the default), mean, resample, first or streaming; or scale, average, copy, "
-    "unmixed."
+    "unmixed; or module:function of your own."
 )
 CORPUS_HELP = "Texts from which mean and resample are taken. Default: the texts that are read."
 PLAN_HELP = "A plan (.json) instead of HEADS; the first argument is then the text."
@@ -180,7 +194,8 @@ def _plan(
     if heads is None:
         raise PlanError("no heads were named: give HEADS, as in manyheads ablate L3H7, or --plan FILE.")
     for names in filter(None, (heads, source)):
-        require_forwards(names)
+        if not names.rstrip().endswith(PLACES):
+            require_forwards(names)
     kind = kind or "zero"
     if (factor is not None) != (kind == "scale"):
         raise PlanError("--factor belongs to --kind scale: give both, as in --kind scale --factor 0.5.")
@@ -199,12 +214,25 @@ def _plan(
             return Plan(SkipOutputProjection(heads))
         case _ if kind in KINDS:
             return Plan(Ablate(heads, kind=kind, sink=streamed["sink"], recent=streamed["recent"]))
-    raise PlanError(f"--kind {kind} is unknown: use {', '.join(KINDS)}, scale, average, copy or unmixed.")
+        case _ if ":" in kind:
+            return Plan(Edit(heads, own_function(kind)))
+    raise PlanError(
+        f"--kind {kind} is unknown: use {', '.join(KINDS)}, scale, average, copy, unmixed, or module:function of your "
+        f"own, as my_edits:flip."
+    )
+
+
+def own_function(kind: str) -> Callable[..., Any]:
+    """The function that --kind names, of a module in the working folder or an installed one. Errors: PlanError."""
+    function = imported_here(kind, f"--kind {kind}", PlanError)
+    if not callable(function):
+        raise PlanError(f"--kind {kind}: that is a {type(function).__name__}, and no function.")
+    return function
 
 
 def _names_heads(word: str) -> bool:
     try:
-        return bool(written(word))
+        return word.rstrip().endswith(PLACES) or bool(written(word))
     except HeadError:
         return False
 
@@ -275,9 +303,11 @@ def strip(result: Effect, console: Console) -> list[Text]:
         )
         for level, blank in ((level, line if level == 1 else " ") for level in range(height, 0, -1))
     ]
-    steps = result.plan.on_heads.values()
-    one_head = result.num_heads == 1 and not result.plan.without_positions
-    subject = str(next(iter(steps)).heads) if one_head else "this plan"
+    plan = result.plan
+    one_head = result.num_heads == 1 and not plan.of_whole_model
+    one_place = len(plan.on_places) == len(plan.steps) == 1
+    named = [str(step.heads) for step in plan.steps if not isinstance(step, SkipPositions)]
+    subject = named[0] if one_head or one_place else "this plan"
     margin = " " * LABEL_WIDTH
     first, last = (end if value else "0" for end, value in zip(aligned([low, high]), (low, high), strict=True))
     scale = f"{first:<{STRIP_WIDTH - len(last)}}{last}"
@@ -313,7 +343,8 @@ def importance(
     model: ModelName = DEFAULT_MODEL,
     estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=ESTIMATOR_HELP)] = "auto",
     kind: Annotated[
-        str, typer.Option("--kind", metavar="KIND", help="zero, mean, resample, first or streaming.")
+        str,
+        typer.Option("--kind", metavar="KIND", help="zero, mean, resample, first, streaming, or module:function."),
     ] = "zero",
     metric: MetricName = "auto",
     save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
@@ -343,15 +374,21 @@ def importance(
         raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation, gradient or both.")
     check_metric(metric)
     crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
-    ablated = Ablate("L*", kind=cast("AblationKind", kind)).kind  # refuses one that there is not, in its own words
+    of_own = own_function(kind) if ":" in kind else None
+    if of_own is not None and curve is not None:
+        raise PlanError(f"--curve removes heads, and --kind {kind} is an edit of your own: leave one of them out.")
+    # Refuses what cannot be, in its own words, before anything is read.
+    step = Plan(Ablate("L*", kind=cast("AblationKind", kind)) if of_own is None else Edit("L*", of_own)).steps[0]
+    ablated = step.kind if isinstance(step, Ablate) else "zero"
     texts = given_texts(talk, text or [], file, lines, model, targets)
     choice = ModelChoice(model, device, dtype)
     lm = load_model(talk, choice)
     first = cast("Estimator", "ablation" if estimator == "both" else estimator)
     with talk.step(f"reading the texts: what each of {len(lm.spec.heads)} heads is worth") as progress:
         result = interventions.importance(
-            lm, texts.given, first, kind=ablated, metric=metric, progress=progress, resume=resume, engine=crew
-        )
+            lm, texts.given, first, kind=of_own or ablated, metric=metric, progress=progress, resume=resume,
+            engine=crew,
+        )  # fmt: skip
     second = removed = None
     if estimator == "both":
         with talk.step("reading, forwards and back") as progress:

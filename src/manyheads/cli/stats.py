@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from manyheads import corpora, measurement
 from manyheads import roles as role_finder
-from manyheads.base import Json, Progress
+from manyheads.base import Json, Progress, plural
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     SUMS_ENDINGS,
@@ -96,6 +96,8 @@ FIRST_HELP = "A model: minilm or tiny-code (bundled), a folder, or a name on the
 SECOND_HELP = "Another of the same shape, as another checkpoint of the same training."
 ROWS_HELP = "Compare at most so many rows of each text's maps. Default: all."
 DRY_RUN_HELP = "Measure four batches, and say what all would take and what would refuse it: time, memory, sums."
+CHECK_HELP = "Hold statistics of your own against their definitions, on whole maps of up to 8 texts."
+CHECKED_TEXTS = 8
 LISTED = 10  # heads that are shown unless all are asked for
 
 
@@ -116,6 +118,7 @@ def stats(
     out: ShardOut = None,
     resume: ResumeFolder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
+    check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
     engine: EngineName = None,
     address: EngineAddress = None,
     actors: EngineActors = None,
@@ -148,7 +151,12 @@ def stats(
     refuse_names_as_text(text or [])
     texts, passages, origin = given_corpora(talk, text or [], file, lines, corpus, model, targets)
     check_statistics(request, texts)
+    own = of_own(request, {**whole, "--resume": resume, "--dry-run": dry_run, "--out": out}) if check else []
     lm = load_model(talk, ModelChoice(model, device, dtype))
+    if check:
+        some = texts if isinstance(texts, list) else [document.text for document in islice(texts.open(), CHECKED_TEXTS)]
+        show_checked(talk, lm, own, some[:CHECKED_TEXTS], as_json)
+        return
     measured = _measured(talk, lm, texts, passages, request, origin, place, resume, dry_run, crew)
     if dry_run:
         show_forecasts(measured, as_json)
@@ -166,6 +174,37 @@ def stats(
         return
     show_tables(tables, lm.name, origin, top, complete)
     print_written(save)
+
+
+def of_own(request: str | list[str | Statistic], others: Mapping[str, object]) -> list[Statistic]:
+    """The statistics that --check is about. Errors: StatisticError where there are none, or other options beside it."""
+    own = [] if isinstance(request, str) else [item for item in request if not isinstance(item, str)]
+    if not own:
+        raise StatisticError("--check is of statistics of your own: name them, as --statistics my_stats:mine.")
+    if wrong := [name for name, value in others.items() if value and name != "--json"]:
+        raise StatisticError(f"--check measures nothing beside it: leave {wrong[0]} out.")
+    return own
+
+
+def show_checked(
+    talk: ProgressLine, lm: LoadedModel, own: Sequence[Statistic], texts: list[str], as_json: bool
+) -> None:
+    """How far each is from its definition. Errors: StatisticError for one that is too far."""
+    from manyheads.measurement import check_definition  # as above
+
+    checked: dict[str, float] = {}
+    for statistic in own:
+        with talk.step(f"making whole maps of {plural(len(texts), 'text')} for {statistic.name}"):
+            checked[statistic.name] = check_definition(lm, statistic, texts)
+    size = {"heads": len(lm.spec.heads), "texts": len(texts)}
+    if as_json:
+        emit_document({"model": lm.name, **size, "furthest": checked})
+        return
+    over = f"{plural(size['heads'], 'head')} and {plural(size['texts'], 'text')}"
+    print_whole(
+        f"{name} is what its definition says of whole maps: at most {apart:.1e} apart, over {over} of {lm.name}"
+        for name, apart in checked.items()
+    )
 
 
 def refuse_names_as_text(words: Sequence[str]) -> None:
@@ -230,7 +269,7 @@ def _measured(
     lm: LoadedModel,
     texts: Corpus | list[str],
     passages: Corpus | None,
-    request: str | list[str],
+    request: str | list[str | Statistic],
     origin: str,
     place: Shard | None,
     resume: Path | None,
@@ -255,14 +294,18 @@ def _measured(
     from manyheads.statistics.defined import NAMES  # as above
 
     items = [request] if isinstance(request, str) else request
-    about = [item for item in items if passages is not None and any(matches(name, item) for name in NAMES)]
-    of_all = [item for item in items if item not in about or item.startswith(("*", "?", "["))]
+    about: list[str | Statistic] = [
+        item
+        for item in items
+        if passages is not None and isinstance(item, str) and any(matches(name, item) for name in NAMES)
+    ]
+    of_all = [item for item in items if item not in about or str(item).startswith(("*", "?", "["))]
 
     apart = passages is not None  # no corpus: what an engine sends should be small
 
     def of_texts(survey: Survey) -> list[Statistic]:
         # With passages at hand a sentence alone is not asked who is meant in it.
-        chosen = choose(of_all[0] if of_all in (["default"], ["all"]) else of_all, survey)
+        chosen = choose(str(of_all[0]) if of_all in (["default"], ["all"]) else of_all, survey)
         return [statistic for statistic in chosen if not apart or statistic.name not in NAMES]
 
     def of_passages(survey: Survey) -> list[Statistic]:
@@ -270,7 +313,7 @@ def _measured(
 
     def read(
         source: Corpus | list[str],
-        chosen: str | list[str] | Callable[[Survey], list[Statistic]],
+        chosen: str | list[str | Statistic] | Callable[[Survey], list[Statistic]],
         reading: str,
         progress: Progress,
     ) -> HeadTable | corpus_run.HeadSums | corpus_run.Forecast:
@@ -326,7 +369,7 @@ def document(tables: Sequence[HeadTable]) -> Json:
     return {"statistics": [row for table in tables for row in table.statistic_rows()], "notes": notes}
 
 
-def _show_list(texts: Corpus | list[str] | None, request: str | list[str], as_json: bool) -> None:
+def _show_list(texts: Corpus | list[str] | None, request: str | list[str | Statistic], as_json: bool) -> None:
     """The statistics by name with what each is, a line each; a treebank's too."""
     # All import torch, for which --help is not to wait.
     from manyheads.measurement.corpus_run import SURVEY_TEXTS

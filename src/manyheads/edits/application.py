@@ -6,7 +6,7 @@
 
 Why: transformers 5 ignores `head_mask` in silence. Edits here act on each head's output before the output projection,
 in the same tap that records, and report when they changed nothing. Cost: none that can be measured for zero, scale,
-mean and resample; average and copy compute a layer's weights anew, in blocks.
+mean and resample; average and copy compute a layer's weights anew, in blocks; an edit costs what its function does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 from manyheads.base import brief
 from manyheads.edits.computed import CorpusLike, Prepared, compute, model_digest, open_plan
-from manyheads.edits.edits import NOTHING, Acts, Editor, plans_of
+from manyheads.edits.edits import NOTHING, Acts, Editor, places_of, plans_of
 from manyheads.edits.metrics import require_loaded
 from manyheads.errors import HeadError, PlanError
 from manyheads.heads import parts_of
@@ -132,6 +132,8 @@ def prepare(lm: LoadedModel | nn.Module, plan: PlanLike, corpus: CorpusLike | No
     layers = None
     if not isinstance(lm, nn.Module):  # heads are checked before a corpus is read
         layers = frozenset(layer for layer, acts in Acts(prepared.plans, lm.spec).known.items() if acts)
+    for step in [step for plan in prepared.plans for step in plan.on_places.values()]:
+        places_of(model, None if isinstance(lm, nn.Module) else lm.spec, step).chosen(step.layers)
     if not prepared.computed.tensors:
         prepared = Prepared(prepared.plans, compute(lm, prepared.plans, corpus, layers))
     # Means of another model would be put into this one without any visible error.

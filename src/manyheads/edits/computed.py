@@ -344,6 +344,7 @@ class Prepared:
             raise PlanError(f"{len(self.plans)} plans do not go into one file: save them one by one.")
         if target.suffix != ".json":
             raise PlanError(f"a plan is written as JSON: end {target.name!r} in .json.")
+        self.plans[0].require_named()
         document: dict[str, Any] = self.plans[0].to_dict()
         if not self.computed.tensors:
             text = _json_text(document)

@@ -2,8 +2,8 @@
 
 Everything acts on `out`, per head, before the output projection. Zero and scale are factors; mean, resample and first
 replace vectors; average, copy and streaming compute new weights, block of rows by block of rows, so that no map is held
-in memory.
-Skipped projections and skipped positions are hooks on the modules that hold them.
+in memory; an edit is the user's own function, which alone may ask for a map.
+Skipped projections, skipped positions and edits of the stream are hooks on the modules that hold them.
 One plan serves all samples, or each sample has its own: then many ablations run as one batch.
 
 `TextPositions` finds where a row stands in its text, `Acts` which steps touch which layer, and `Editor`, the edit that
@@ -33,17 +33,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from manyheads.attention import Mask, Rule, exact_arithmetic
+from manyheads.edits.branches import Layer, Places, output_width
 from manyheads.edits.computed import Computed
 from manyheads.edits.metrics import exact
 from manyheads.errors import PlanError
-from manyheads.heads import in_layer, layer_name, parts_of
+from manyheads.heads import Head, in_layer, layer_name, parts_of
 from manyheads.models import AttentionCall, text_config_of
-from manyheads.models.weights import input_width, is_transposed
 from manyheads.nn import RotaryTable
+from manyheads.own_functions import failure, name_of
 from manyheads.plan import (
     Ablate,
     Average,
     Copy,
+    Edit,
     HeadStep,
     Plan,
     Scale,
@@ -160,8 +162,12 @@ class Acts:
     @property
     def by_position(self) -> bool:
         """Whether some step's replacement depends on where a row stands in its text."""
-        steps = (step for plan in self.plans for step in plan.steps)
-        return any(isinstance(step, Ablate) and step.kind in ("mean", "resample", "streaming") for step in steps)
+        steps = [step for plan in self.plans for step in plan.steps]
+        return any(
+            (isinstance(step, Ablate) and step.kind in ("mean", "resample", "streaming"))
+            or (isinstance(step, Edit) and "positions" in step.arguments)
+            for step in steps
+        )
 
     def chosen(self, order: Sequence[int]) -> Acts:
         """The acts of some of the plans, in another order, each as often as it is named. For a loaded model only."""
@@ -322,13 +328,17 @@ class Editor:
     opened: bool = False
 
     def open(self, model: nn.Module) -> None:
-        """Take positions away where a plan says so, until the editor is closed. Errors: PlanError."""
+        """Edit what lies outside of attention where a plan says so, until the editor is closed. Errors: PlanError."""
         self.opened = True
         config = getattr(model, "config", None)
         text_config = text_config_of(model) if hasattr(config, "get_text_config") else None
         windows = [getattr(text_config, name, None) for name in WINDOWS]
         self.positions.keeps_all = text_config is not None and not any(windows)
         for index, plan in enumerate(self.acts.plans):
+            for place, step in plan.on_places.items():
+                places = places_of(model, self.acts.spec, step)
+                edit = partial(self.edit_place, Act(index, place, step, ()), step)
+                self.hooks += places.hooked(places.chosen(step.layers), edit)
             for place, step in enumerate(plan.steps):
                 if not isinstance(step, SkipPositions):
                     continue
@@ -349,13 +359,28 @@ class Editor:
         self._note(act, before, after)
         return new
 
+    def edit_place(self, act: Act, step: Edit, layer: Layer, states: Float[Tensor, "b q m"]) -> Tensor:
+        """What a function of the user's own makes of the stream, or of a feed-forward's output, of its samples."""
+        if self.each_its_own and len(states) != len(self.acts.plans):
+            raise PlanError(
+                f"{len(self.acts.plans)} plans were given, one for each sample, but {layer_name(*layer)} reads a batch "
+                f"of {len(states)}: give as many samples as plans, or one plan for all."
+            )
+        samples = self._samples(act)
+        old, where = states[samples], f"{layer_name(*layer)} {step.place}"
+        new = own_output(step, where, old, {"output": old.clone()})
+        self._note(act, old, new)
+        if len(old) == len(states):
+            return new
+        return torch.cat([states[: act.plan], new, states[act.plan + 1 :]])
+
     def __call__(self, call: AttentionCall) -> Float[Tensor, "b h q f"] | None:
         """New outputs of a call, or None where no step touches its layer."""
         if self.places:  # the tap is on a part of the model, and counts layers from its edge
             call = replace(call, site=self.places[call.site.module])
-        if not self.opened and any(plan.without_positions for plan in self.acts.plans):
+        if not self.opened and (whole := [plan for plan in self.acts.plans if plan.of_whole_model]):
             # Embeddings ran before this layer: too late to take anything away, and nobody would see that.
-            raise PlanError(f"{describe(SkipPositions())}: only mh.applied and mh.effect can, on a whole model.")
+            raise PlanError(f"{whole[0]}: only mh.applied and mh.effect can, on a whole model.")
         acts = self.acts.of(call.site)
         positions = self.positions.of(call) if self.acts.by_position else None  # also where no act is: it counts rows
         if not acts:
@@ -434,6 +459,8 @@ class Editor:
             case Copy():
                 # A head's output is linear in its weights: so much of two maps is so much of two outputs.
                 return torch.lerp(exact(old), shared_weights(call, samples, list(act.sources), heads), step.share)
+            case Edit():
+                return edited_heads(step, call, samples, heads, old, positions)
             case _:
                 raise AssertionError(step)
 
@@ -545,6 +572,82 @@ def shared_weights(call: AttentionCall, samples: slice, sources: list[int], head
     return torch.cat(blocks, 2)
 
 
+def edited_heads(
+    step: Edit,
+    call: AttentionCall,
+    samples: slice,
+    heads: list[int],
+    old: Float[Tensor, "s n q f"],
+    positions: Int[Tensor, "s q"] | None,
+) -> Float[Tensor, "s n q f"]:
+    """What a function of the user's own makes of heads, one after another.
+
+    - `step`: the edit.
+    - `call`: whose q, k and v it may ask for.
+    - `samples`: texts of the call.
+    - `heads`: query heads.
+    - `old`: their outputs as they are now.
+    - `positions`: where rows stand in their texts; None where no step asks for it.
+    """
+    new: list[Tensor] = []
+    for place, index in enumerate(heads):
+        head, kv_head = Head(call.site.stack, call.site.layer, index), kv_heads(call, [index])[0]
+        values: dict[str, object] = {"head": head}
+        for name in step.arguments:
+            # Copies: the function may write into what it gets, and these are the model's own tensors.
+            match name:
+                case "output":
+                    values[name] = old[:, place].clone()
+                case "q":
+                    values[name] = call.q[samples, index].clone()
+                case "k" | "v":
+                    values[name] = getattr(call, name)[samples, kv_head].clone()
+                case "weights":
+                    values[name] = weights_of(call, samples, [index], slice(None))[:, 0].to(old.dtype)
+                case "positions":
+                    assert positions is not None
+                    values[name] = positions.to(old.device, copy=True)
+                case _:
+                    continue
+        new.append(own_output(step, str(head), old[:, place], {name: values[name] for name in step.arguments}))
+    return torch.stack(new, 1)
+
+
+def own_output(step: Edit, where: str, old: Tensor, values: Mapping[str, object]) -> Tensor:
+    """What a function of the user's own returns in the place of `old`. Errors: PlanError where that cannot be."""
+    try:
+        new = step.function(**values)
+    except (Exception, SystemExit) as error:
+        raise PlanError(f"{describe(step)}: at {where} {failure(step.function, error)}.") from error
+    axes = "[b q m]" if step.place else "[b q f]"
+    expected = (
+        f"return the new output, {axes} = {list(old.shape)}, {str(old.dtype).removeprefix('torch.')} on {old.device}"
+    )
+    if not isinstance(new, Tensor):
+        forgot = " (is its `return` missing?)" if new is None else ""
+        raise PlanError(
+            f"{describe(step)}: {name_of(step.function)} gave a {type(new).__name__} at {where}{forgot}: {expected}."
+        )
+    if (new.shape, new.dtype, new.device) != (old.shape, old.dtype, old.device):
+        kind = str(new.dtype).removeprefix("torch.")
+        raise PlanError(
+            f"{describe(step)}: {name_of(step.function)} gave {list(new.shape)}, {kind} on {new.device}, at {where}: "
+            f"{expected}."
+        )
+    return new
+
+
+def places_of(model: nn.Module, spec: ModelSpec | None, step: Edit) -> Places:
+    """Where a model has the place of an edit. Errors: PlanError for a bare module; ModelError as `Branches.of`."""
+    assert step.place is not None
+    if spec is None:
+        raise PlanError(
+            f"{describe(step)}: where a {type(model).__name__} has its {step.place} is known of a loaded model: "
+            f"mh.load(module)."
+        )
+    return Places.of(model, spec, step.place)
+
+
 @exact_arithmetic()
 def streamed(
     call: AttentionCall, samples: slice, heads: list[int], positions: Int[Tensor, "s q"], step: Ablate
@@ -631,14 +734,6 @@ def softmax_of(scores: Float[Tensor, "s n r k"], visible: Bool[Tensor, "s #n r k
 def kv_heads(call: AttentionCall, heads: Sequence[int]) -> list[int]:
     """The key/value head that serves each query head."""
     return [head // (call.q.shape[1] // call.v.shape[1]) for head in heads]
-
-
-def output_width(module: nn.Module) -> int | None:
-    """The number of outputs of a linear map; None for a module that is no linear map."""
-    if input_width(module) is None:
-        return None
-    weight: Any = module.weight
-    return int(weight.shape[1] if is_transposed(module) else weight.shape[0])
 
 
 TABLES = {  # names of embeddings that are called with positions, or with distances, and whose output is added

@@ -23,15 +23,17 @@ AGAINST = role_style("duplicate token").colour  # vermilion: in no part of the r
 TOLD = 0.05  # of the largest effect: below it a cell has no number
 PALE = 0.5  # from this ink on, numbers are in the paper's colour
 SIDES = {
-    "denoise": "The share of the gap that one head's clean {} brings back to the corrupted text.",
-    "noise": "The share of the gap that one head's corrupted {} takes from the clean text.",
+    "denoise": "The share of the gap that one {}'s clean {} brings back to the corrupted text.",
+    "noise": "The share of the gap that one {}'s corrupted {} takes from the clean text.",
 }
 
 
 def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
     """Draw a patching, all heads or heads by positions; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
-    rows, columns, grid = [str(head) for head in patching.heads], patching.positions, patching.values
+    rows, columns, grid = [str(head) for head in patching.chosen], patching.positions, patching.values
+    if columns is None and not patching.heads:
+        columns, grid = ["all positions"], patching.values[:, None]
     if columns is None:  # a row a layer; NaN where it has no such head
         layers = list(dict.fromkeys((head.stack, head.layer) for head in patching.heads))
         columns = [f"H{index}" for index in range(max(head.index for head in patching.heads) + 1)]
@@ -39,6 +41,7 @@ def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
         for head, value in zip(patching.heads, patching.values.tolist(), strict=True):
             grid[layers.index((head.stack, head.layer)), head.index] = value
         rows = [layer_name(stack, layer) for stack, layer in layers]
+    things = "heads" if patching.heads else "layers"
     ruler = max(text_width(name, SMALL) for name in rows) + 14
     turned = max(text_width(name, SMALL) for name in columns) > CELL - 6
     head_room = min(110, max(text_width(name, SMALL) for name in columns)) if turned else 14
@@ -49,7 +52,7 @@ def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
     many = f"{patching.num_texts} pair{'s' * (patching.num_texts > 1)}"
     sheet.heading(
         MARGIN,
-        f"{patching.notes['model']}: which heads carry the answer",
+        f"{patching.notes['model']}: which {things} carry the answer",
         f"{patching.metric}, {many}; {patching.what}, {patching.direction}",
     )
     largest = float(np.nanmax(np.abs(grid))) or 1.0
@@ -80,16 +83,16 @@ def save_patching(patching: Patching, path: str | os.PathLike[str]) -> None:
     control = "No control was made."
     if patching.control:
         control = (
-            f"Controls, heads with numbers of an unrelated text: {min(patching.control):.2f} to "
+            f"Controls, {things} with numbers of an unrelated text: {min(patching.control):.2f} to "
             f"{max(patching.control):.2f} ({len(patching.control)} drawn)."
         )
     sheet.notes(
         MARGIN,
         bottom + LINE + 10,
         [
-            SIDES[patching.direction].format(patching.what),
+            SIDES[patching.direction].format(things[:-1], patching.what),
             f"1 is the whole gap: {patching.metric} {levels}.",
-            "Orange frames: heads that work against the answer, more than all controls.",
+            f"Orange frames: {things} that work against the answer, more than all controls.",
             control,
         ],
         LINE,

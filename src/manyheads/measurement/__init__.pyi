@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .definition import check_definition as check_definition
 from .loop import by_model as by_model
 from .loop import sums_of as sums_of
 from .measurement import measure as measure

@@ -4,9 +4,13 @@ A statistic of a head over many texts is `sum(numerator) / sum(denominator)`, bo
 batches, files and machines add up to the same number. (A few are the largest value of any text: `maximum`.) One of
 your own takes ten lines (docs/reference/statistics.md):
 
-    vowels = lambda tokens: torch.tensor([[p[:1] in "aeiou" for p in text] for text in tokens.pieces])
-    mine = class_mass("vowel_mass", vowels, "mean weight on tokens that begin with a vowel", source="mine")
-    mh.measure(lm, texts, statistics=["entropy", mine])
+    sharp = Statistic(
+        name="sharp_rows",
+        needs=(Maximum(),),
+        finish=lambda facts: facts.over_rows(facts[Maximum()] > 0.5),
+        definition=lambda weights: (weights.amax(-1) > 0.5).double().mean(),
+    )
+    mh.measure(lm, texts, statistics=["entropy", sharp])
 
 One that is to belong to the table is a function in a file of `defined/` that returns `Statistic`s, a line of `table.py`
 that calls it, and its oracle in `reference/statistics.py`; `make pages` then writes it into the docs.
@@ -16,6 +20,7 @@ that calls it, and its oracle in `reference/statistics.py`; `make pages` then wr
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -107,10 +112,13 @@ class Facts:
         """The mass on `column` if every row spread its weight evenly over the keys that it sees."""
         return self.reduced.mask.uniform_mass(column)
 
-    def over_rows(self, values: Float[Tensor, "b h q"], rows: Bool[Tensor, "b q"] | None = None) -> PerText:
-        """The sum of one value for each row over the rows that count, and their number."""
+    def over_rows(
+        self, values: Float[Tensor, "b h q"] | Bool[Tensor, "b h q"], rows: Bool[Tensor, "b q"] | None = None
+    ) -> PerText:
+        """The sum of one value for each row (True counts 1) over the rows that count, and their number."""
         rows = self.rows if rows is None else rows & self.rows
         # `where`, not a product: a value of a row that does not count may be NaN, and 0 times NaN is NaN.
+        values = values.double() if values.dtype == torch.bool else values
         return PerText(torch.where(rows[:, None], values, 0.0).sum(-1), row_count(rows))
 
 
@@ -166,11 +174,16 @@ def of_block(facts: Facts) -> PerText:
     raise AssertionError("a statistic of a block is finished by its block")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Statistic:
-    """One definition. `kind` is "statistic" or "chance"; `asks` names what must be known: "tokens", "sinks", "values".
+    """One definition, in keyword fields, of which `name`, `needs` and `finish` are required.
 
-    `unit` and `range` say what a value means; `meaning` is one line for people; `source` is where the formula is from.
+    `needs` are requests to the pass, or a function that makes them of the tokens; `finish` makes a numerator and a
+    denominator for each text and head of their answers and of other `Facts`. `unit` and `range` say what a value means;
+    `meaning` is one line for people; `source` is where the formula is from. `kind` is "statistic" or "chance"; `asks`
+    names what must be known: "tokens", "sinks", "values".
+    `definition` is the same of one text's whole map, against which `measurement.check_definition` holds it: a function
+    of what its arguments name (see there) that returns a head's value, NaN where the text has no case of it.
     A statistic with a `block` is that block's `column`, and its `finish` is not called.
     `cells(tokens, text)` are the cells of one text's map, visible or not, whose weights the statistic counts; None
     where it is about a whole row, as the entropy is. Examples of a role show links from among these cells.
@@ -182,12 +195,12 @@ class Statistic:
     """
 
     name: str
-    unit: str
-    range: tuple[float, float]
-    source: str
-    meaning: str
-    needs: Needs
+    needs: Needs | tuple[Request, ...]
     finish: Finish
+    unit: str = ""
+    range: tuple[float, float] = (-math.inf, math.inf)
+    source: str = ""
+    meaning: str = ""
     kind: str = "statistic"
     asks: frozenset[str] = field(default_factory=frozenset)
     block: Block | None = None
@@ -196,6 +209,11 @@ class Statistic:
     by_row: bool = False
     maps: frozenset[str] = SELF_ONLY
     maximum: bool = False
+    definition: Callable[..., float | Tensor] | None = None
+
+    def requests(self, tokens: Tokens) -> object:
+        """What the pass is asked for on these tokens."""
+        return self.needs(tokens) if callable(self.needs) else self.needs
 
     @property
     def title(self) -> str:
@@ -274,7 +292,19 @@ def shares_of(
     """The statistics of a block whose columns are all shares: (name, meaning, source, kind) of each column."""
     known = frozenset(asks)
     return [
-        Statistic(name, "share", SHARE, source, meaning, lambda _: needs, of_block, kind, known, block, column)
+        Statistic(
+            name=name,
+            unit="share",
+            range=SHARE,
+            source=source,
+            meaning=meaning,
+            needs=lambda _: needs,
+            finish=of_block,
+            kind=kind,
+            asks=known,
+            block=block,
+            column=column,
+        )
         for column, (name, meaning, source, kind) in enumerate(columns)
     ]
 

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from manyheads.attention import exact_arithmetic
 from manyheads.base import Json, brief, percent, plain
 from manyheads.circuits.attribution import EXACT, Row, rows_of
-from manyheads.circuits.residual import Branches, CallsOfTorch, NormForm, held, norm_form, require_linear
-from manyheads.edits import exact
+from manyheads.circuits.residual import CallsOfTorch, NormForm, held, norm_form, require_linear
+from manyheads.edits import Branches, exact
 from manyheads.errors import HeadError, ModelError, TextError
 from manyheads.heads import Head, NotIterated
 from manyheads.inputs import Batch, Inputs, forward, read

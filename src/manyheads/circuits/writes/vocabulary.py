@@ -26,7 +26,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from manyheads.circuits.residual import Branches, norm_form
+from manyheads.circuits.residual import norm_form
+from manyheads.edits import Branches
 from manyheads.errors import ModelError
 from manyheads.models import LoadedModel, device_of, probe_inputs, run
 from manyheads.models.weights import is_norm

@@ -1,7 +1,8 @@
 """`effect`: what a plan changes in a model's outputs, beside the same steps on heads chosen at random.
 
 A change alone means little: removing any head changes something. So a plan is always run beside controls, the same
-steps on as many heads drawn at random, and the change comes with an interval over texts.
+steps on as many heads drawn at random (of the stream and of feed-forwards, on as many layers), and the change comes
+with an interval over texts.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import Json, Progress, brief, plural, whole
-from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits, require_loaded
+from manyheads.edits import MetricLike, Places, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import StatisticError
-from manyheads.heads import Head, HeadSet, NotIterated, parse_heads
+from manyheads.heads import Head, HeadSet, NotIterated, Shape, layer_name, parse_heads
 from manyheads.inputs import Inputs, InputsLike, read
 from manyheads.models import LoadedModel
-from manyheads.plan import Average, Copy, Plan, SkipOutputProjection, SkipPositions, Step, describe
+from manyheads.plan import Average, Copy, Edit, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.spec import ModelSpec
 from manyheads.statistics import mean_interval
 
@@ -87,7 +88,8 @@ class Effect(NotIterated):
         controls = "no control"
         if self.control:
             low, high = min(self.control), max(self.control)
-            controls = f"as many random heads: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
+            things = "layers" if self.plan.on_places and not self.plan.on_heads else "heads"
+            controls = f"as many random {things}: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
         unit = f" {self.unit}" if self.unit else ""
         texts = plural(self.num_texts, "text")
         over = texts if self.low is None else f"{self.low:.4g} to {self.high:.4g} over {texts}"
@@ -131,10 +133,15 @@ def effect(
     notes = {"metric": why, "model": lm.name}
     if plan.needs_corpus and corpus is None:
         corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
-    drawn = random_plans(plan, lm.spec, controls, seed)
+    layers = None
+    for step in plan.on_places.values():
+        assert step.place is not None
+        layers = Places.of(lm.model, lm.spec, step.place).shape
+    drawn = random_plans(plan, lm.spec, controls, seed, layers)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
-    sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many heads{few}"
-    why_none = f"too few heads are left beside those of {plan}" if plan.on_heads else "positions belong to no head"
+    things = " and ".join(["heads"] * bool(plan.on_heads) + ["layers"] * bool(plan.on_places))
+    sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many {things}{few}"
+    why_none = f"too few {things} are left beside those of {plan}" if things else "positions belong to no head"
     if len(_named_heads(plan, lm.spec)) == sum(site.num_heads for site in lm.spec.sites):
         why_none = "the plan is on every head, so that no others are left to draw"
     none = "none, as asked" if not controls else f"none: {why_none}"
@@ -171,25 +178,32 @@ def effect(
     )
 
 
-def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int) -> list[Plan]:
+def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int, layers: Shape | None = None) -> list[Plan]:
     """The same steps on as many heads that the plan does not name, drawn at random; none where there are too few.
 
     Each head that the plan names has one in its place, in every step. Where a step works within a layer (average, copy,
-    the output projection), the heads that the plan names there go to one other layer together. No set is drawn twice:
-    where fewer than `count` exist, fewer are returned.
+    the output projection), the heads that the plan names there go to one other layer together. So do edits of the
+    stream and of feed-forwards, to layers that no step names so: `layers` are those that have them. No set is drawn
+    twice: where fewer than `count` exist, fewer are returned.
     """
     whole("controls", count, 0, StatisticError, "0 or more random sets of heads")
     whole("seed", seed, 0, StatisticError)
     generator = np.random.Generator(np.random.PCG64(seed))
     plans: dict[Plan, None] = {}  # a set in the order of drawing
-    for _ in range(DRAWS * count if plan.on_heads else 0):
+    for _ in range(DRAWS * count if plan.on_heads or plan.on_places else 0):
         # Tried more often than sets are wanted: among few heads the same one is drawn again and again.
-        if (substitutes := _substitutes(plan, spec, generator)) is None:
+        substitutes, other_layers = _substitutes(plan, spec, generator), _other_layers(plan, layers or {}, generator)
+        if substitutes is None or other_layers is None:
             return []
         steps: list[Step] = []
         for step in plan.steps:
             if isinstance(step, SkipPositions):
                 steps.append(step)  # of the whole model, whichever heads are drawn
+                continue
+            if isinstance(step, Edit) and step.place is not None:
+                named = parse_heads(step.layers, layers or {}).by_layer()
+                places = [f"{layer_name(*other_layers[layer])} {step.place}" for layer in named]
+                steps.append(replace(step, heads=", ".join(places)))
                 continue
             heads = str(parse_heads([substitutes[head] for head in spec.select(step.heads)], spec.shape))
             if isinstance(step, SkipOutputProjection):
@@ -232,6 +246,23 @@ def _substitutes(plan: Plan, spec: ModelSpec, generator: np.random.Generator) ->
     # Single heads need no common layer: any unused head of the model can stand for them.
     order = generator.permutation(len(unused))
     return substitutes | {head: unused[position] for head, position in zip(single, order, strict=False)}
+
+
+def _other_layers(
+    plan: Plan, layers: Shape, generator: np.random.Generator
+) -> dict[tuple[str, int], tuple[str, int]] | None:
+    """A random layer of the same stack for each of which the plan edits the stream or a feed-forward; None: too few."""
+    steps = plan.on_places.values()
+    named = {layer for step in steps for layer in parse_heads(step.layers, layers).by_layer()}
+    others: dict[tuple[str, int], tuple[str, int]] = {}
+    for stack in sorted({stack for stack, _ in named}):
+        mine = sorted(layer for layer in named if layer[0] == stack)
+        free = [(stack, layer) for layer, has in enumerate(layers[stack]) if has and (stack, layer) not in named]
+        if len(free) < len(mine):
+            return None
+        order = generator.permutation(len(free))
+        others |= {layer: free[position] for layer, position in zip(mine, order, strict=False)}
+    return others
 
 
 def _named_heads(plan: Plan, spec: ModelSpec) -> HeadSet:

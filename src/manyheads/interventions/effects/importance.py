@@ -72,7 +72,8 @@ from manyheads.interventions.prune import (
 from manyheads.machine import require_all_heads
 from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel, tap
-from manyheads.plan import Ablate, AblationKind, Plan
+from manyheads.own_functions import code_of, name_of
+from manyheads.plan import Ablate, AblationKind, Edit, Plan
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
 from manyheads.statistics import mean_interval
@@ -201,7 +202,7 @@ def importance(
     estimator: Estimator | Literal["auto"] = "auto",
     *,
     metric: MetricLike = "auto",
-    kind: AblationKind = "zero",
+    kind: AblationKind | Callable[..., Tensor] = "zero",
     corpus: InputsLike | None = None,
     reduce: Reduce = "example",
     num_tokens: int = BATCH_TOKENS,
@@ -218,7 +219,7 @@ def importance(
       and wherever a gradient is not to be had or `kind` or `corpus` says what takes a head's place; else the gradient.
       `notes["estimator"]` gives the reason.
     - `metric`: as in `effect`.
-    - `kind`: how a head is taken away, as in `Ablate`.
+    - `kind`: how a head is taken away, as in `Ablate`; or what is done to it, a function as in `Edit`.
     - `corpus`: texts from which "mean" and "resample" take their values; None: the texts themselves, as `notes`
       records.
     - `reduce`: where the gradient's absolute value is taken: per "token", "example" or "batch".
@@ -240,7 +241,7 @@ def importance(
     chosen, why = choose_metric(lm, metric, inputs.labels)
     notes = {"model": lm.name, "metric": why}
     replaced = kind != "zero" or corpus is not None
-    if corpus is None and Ablate("L0H0", kind=kind).needs_corpus:
+    if corpus is None and _step("L0H0", kind).needs_corpus:
         # Named once, for all processes: with each batch's own, the values of its texts would be others.
         corpus, notes["corpus"] = inputs, "the texts themselves, for want of another"
     by, notes["estimator"] = _estimator_for(lm, estimator, replaced)
@@ -263,11 +264,12 @@ def importance(
         require_numbers(values, chosen, "its gradient")
         notes["computed"] = _computed(chosen, reduce, DIRECTIONS)
     else:
-        notes["computed"] = f"{kind} ablation of each head; {batches.longest(results, 'because')}"
+        done = f"edit by {name_of(kind)}" if callable(kind) else f"{kind} ablation"
+        notes["computed"] = f"{done} of each head; {batches.longest(results, 'because')}"
         # A head that changes no text is worth 0, or was not reached: the notes name it, so that nobody has to guess.
         idle = [head for head, column in zip(lm.spec.heads, values.T, strict=True) if not bool(column.any())]
         if idle:
-            notes["unchanged"] = f"{kind} ablation of {parse_heads(idle, lm.spec.shape)} changed nothing"
+            notes["unchanged"] = f"{done} of {parse_heads(idle, lm.spec.shape)} changed nothing"
     return Importance(lm.spec, by, chosen.name, chosen.unit, values.numpy(), notes)
 
 
@@ -291,6 +293,11 @@ def _for_want_of_a_gradient(lm: LoadedModel, error: _NoGradient) -> str:
     return f"ablation, exact, though it takes long for {len(lm.spec.heads)} heads: {error.fault}"
 
 
+def _step(head: Head | str, kind: AblationKind | Callable[..., Tensor]) -> Ablate | Edit:
+    """What is done to a head."""
+    return Edit(head, kind) if callable(kind) else Ablate(head, kind=kind)
+
+
 @dataclass(eq=False)
 class _Batches(Items):
     """Batches of texts, in each of which every head's worth is estimated. Fields as `importance` has them."""
@@ -298,7 +305,7 @@ class _Batches(Items):
     inputs: Inputs
     metric: MetricLike
     estimator: Estimator
-    kind: AblationKind
+    kind: AblationKind | Callable[..., Tensor]
     corpus: InputsLike | None
     reduce: Reduce
     num_tokens: int
@@ -324,7 +331,7 @@ class _Batches(Items):
 
     @cached_property
     def runner(self) -> Runner:
-        plans = [Plan(Ablate(head, kind=self.kind)) for head in self.lm.spec.heads]
+        plans = [Plan(_step(head, self.kind)) for head in self.lm.spec.heads]
         return Runner.of(self.lm, plan_edits(self.lm, plans, self.corpus), self.chosen, num_tokens=self.num_tokens)
 
     @cached_property
@@ -341,7 +348,8 @@ class _Batches(Items):
     def key(self) -> str:
         other = None if self.corpus is self.inputs else self.corpus
         corpus = () if other is None else read(self.lm, Inputs.of(other)).batches()
-        words = (self.estimator, self.kind, self.reduce, self.num_tokens, self.chosen.name, self.corpus is None)
+        kind = code_of(self.kind) if callable(self.kind) else self.kind
+        words = (self.estimator, kind, self.reduce, self.num_tokens, self.chosen.name, self.corpus is None)
         return f"importance {self.digest((*self.batches, *corpus), *words)}"
 
 

@@ -88,11 +88,13 @@ def control_things(outcome: Effect) -> str:
     """What the random sets of an effect are: "random heads", "random sets of as many heads", "random layers" ..."""
     steps = tuple(outcome.plan.on_heads.values())
     plural = "s" * (len(outcome.control) != 1)
+    places = tuple(outcome.plan.on_places.values())
     whole_layers = all(isinstance(step, SkipOutputProjection) for step in steps)
-    one_layer = whole_layers and len(steps) == 1 and "," not in str(steps[0].heads)
-    if outcome.num_heads == 1 or one_layer:
+    one_layer = whole_layers and len(steps + places) == 1 and "," not in str((steps + places)[0].heads)
+    if one_layer or (outcome.num_heads == 1 and not places):
         return f"random {'layer' if whole_layers else 'head'}{plural}"
-    return f"random set{plural} of as many {'layers' if whole_layers else 'heads'}"
+    mixed = "heads and layers" if places else "heads"
+    return f"random set{plural} of as many {'layers' if whole_layers else mixed}"
 
 
 def importance_verdict(result: Importance) -> str:

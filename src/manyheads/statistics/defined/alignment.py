@@ -129,7 +129,17 @@ def alignments() -> list[Statistic]:
         - `finish`: makes the values of the pass's answers.
         - `by_row`: each row's number is its own, wherever it stands.
         """
-        return Statistic(name, unit, limits, source, meaning, lambda _: needs, finish, maps=CROSS_ONLY, by_row=by_row)
+        return Statistic(
+            name=name,
+            unit=unit,
+            range=limits,
+            source=source,
+            meaning=meaning,
+            needs=lambda _: needs,
+            finish=finish,
+            maps=CROSS_ONLY,
+            by_row=by_row,
+        )
 
     tachibana = "Tachibana et al. 2018, section 3, at the row's strongest key"
     coverage = one(

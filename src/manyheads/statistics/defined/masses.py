@@ -99,7 +99,16 @@ def class_mass(name: str, members: Class, meaning: str, *, source: str, asks: Se
 
     maps = SELF_ONLY if "sinks" in asks else ANY_MAP
     how = {"asks": frozenset(asks), "cells": cells, "by_row": True, "maps": maps}
-    return Statistic(name, "share", SHARE, source, meaning, lambda _: (received,), finish, **how)
+    return Statistic(
+        name=name,
+        unit="share",
+        range=SHARE,
+        source=source,
+        meaning=meaning,
+        needs=lambda _: (received,),
+        finish=finish,
+        **how,
+    )
 
 
 def class_uniform(of: Statistic, members: Class) -> Statistic:
@@ -137,7 +146,16 @@ def chance(of: Statistic, kind: str, meaning: str, finish: Finish, needs: tuple[
     """A chance level is a statistic too: it has the unit, range and rows of the statistic that it is compared with."""
     name, words = f"{of.name}.{kind}", f"{of.name} {meaning}"
     return Statistic(
-        name, of.unit, of.range, of.source, words, lambda _: needs, finish, "chance", of.asks, maps=of.maps
+        name=name,
+        unit=of.unit,
+        range=of.range,
+        source=of.source,
+        meaning=words,
+        needs=lambda _: needs,
+        finish=finish,
+        kind="chance",
+        asks=of.asks,
+        maps=of.maps,
     )
 
 
@@ -181,7 +199,16 @@ def offset_mass(offset: int) -> list[Statistic]:
 
     name, meaning = offset_name(offset), f"mean weight on {offset_place(offset)}"
     source = f"Clark et al. 2019, section 3.1; {OF_ROWS}"
-    mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
+    mass = Statistic(
+        name=name,
+        unit="share",
+        range=SHARE,
+        source=source,
+        meaning=meaning,
+        needs=lambda _: (BAND,),
+        finish=finish,
+        cells=cells,
+    )
     return [mass, uniform(mass, even)]
 
 
@@ -231,7 +258,16 @@ def local_mass() -> list[Statistic]:
 
     source = "Voita et al. 2019, positional heads"
     meaning = f"mean weight within {LOCAL} tokens either way, the token itself included"
-    mass = Statistic("local_mass", "share", SHARE, source, meaning, lambda _: (BAND,), finish, cells=cells)
+    mass = Statistic(
+        name="local_mass",
+        unit="share",
+        range=SHARE,
+        source=source,
+        meaning=meaning,
+        needs=lambda _: (BAND,),
+        finish=finish,
+        cells=cells,
+    )
     return [mass, uniform(mass, even)]
 
 
@@ -260,7 +296,16 @@ def distant_masses(sink: int, recent: int) -> tuple[Statistic, Statistic]:
     name = "distant_mass" if (sink, recent) == DISTANT else f"distant_mass_{sink}_{recent}"
     meaning = f"mean weight outside of the first {sink} tokens of the text and the last {recent} ones that a row sees"
     source = f"Xiao et al. 2024, retrieval and streaming heads; {OF_ROWS}"
-    mass = Statistic(name, "share", SHARE, source, meaning, lambda _: (request,), finish, cells=cells)
+    mass = Statistic(
+        name=name,
+        unit="share",
+        range=SHARE,
+        source=source,
+        meaning=meaning,
+        needs=lambda _: (request,),
+        finish=finish,
+        cells=cells,
+    )
     return mass, uniform(mass, even)
 
 
@@ -421,7 +466,17 @@ def match_mass(match: Matched) -> list[Statistic]:
     name, meaning, needs = f"{match.name}_mass", f"mean weight on {match.meaning}", lambda _: (match.request,)
     finish, asks = finish_with(match.request), frozenset({"tokens"})
     source = f"{match.source}; {OF_ROWS}"
-    mass = Statistic(name, "share", SHARE, source, meaning, needs, finish, asks=asks, cells=cells)
+    mass = Statistic(
+        name=name,
+        unit="share",
+        range=SHARE,
+        source=source,
+        meaning=meaning,
+        needs=needs,
+        finish=finish,
+        asks=asks,
+        cells=cells,
+    )
     shuffled = chance(mass, "relabelled", SHUFFLED, finish_with(match.shuffled), (match.shuffled,))
     return [mass, uniform(mass, even), shuffled]
 
@@ -436,7 +491,16 @@ def unsunk_match(match: Matched) -> Statistic:
 
     meaning = f"share of what does not go to a sink that is on {match.meaning}, in rows that see such a key"
     name, asks = f"{match.name}_unsunk_mass", frozenset(WORDS_OR_SINKS)
-    return Statistic(name, "share", SHARE, match.source, meaning, lambda _: (on_match, on_any), finish, asks=asks)
+    return Statistic(
+        name=name,
+        unit="share",
+        range=SHARE,
+        source=match.source,
+        meaning=meaning,
+        needs=lambda _: (on_match, on_any),
+        finish=finish,
+        asks=asks,
+    )
 
 
 ROUNDING = 1e-4  # of a weight: float32 scores of some tens are off by that much when summed in another order

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import index
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, cast
 
 import torch
@@ -26,6 +24,7 @@ from torch import Tensor
 
 from manyheads.corpora import reason_of
 from manyheads.errors import PatternError, StatisticError
+from manyheads.own_functions import location
 from manyheads.recording.exact_map import cell_weights
 from manyheads.statistics.statistic import SHARE, Facts, Finish, PerText, Statistic
 from manyheads.texts import Tokens
@@ -91,7 +90,17 @@ def _with_chances(name: str, pattern: Pattern) -> list[Statistic]:
 
     def statistic(suffix: str, meaning: str, finish: Finish, kind: str) -> Statistic:
         asks = frozenset({"tokens"})
-        return Statistic(name + suffix, "share", SHARE, SOURCE, meaning, lambda _: (), finish, kind, asks)
+        return Statistic(
+            name=name + suffix,
+            unit="share",
+            range=SHARE,
+            source=SOURCE,
+            meaning=meaning,
+            needs=lambda _: (),
+            finish=finish,
+            kind=kind,
+            asks=asks,
+        )
 
     meaning = f"mean weight where {name!r} points"
     return [
@@ -109,10 +118,10 @@ def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> P
         words = text or " ".join(pieces)
         short = words if len(words) <= SHOWN else f"{words[: SHOWN - 1]}…"
         raise PatternError(
-            f"the pattern {name!r}{_location(pattern, error)} failed on text {short!r}: {reason_of(error)}."
+            f"the pattern {name!r}{location(pattern, error)} failed on text {short!r}: {reason_of(error)}."
         ) from error
     result = result.tolist() if hasattr(result, "tolist") else result
-    subject = f"the pattern {name!r}{_location(pattern)}"
+    subject = f"the pattern {name!r}{location(pattern)}"
     is_list = isinstance(result, Sequence) and not isinstance(result, str)
     if not is_list or len(result) != len(pieces):
         form = f"{len(result)} answer{'s' * (len(result) != 1)}" if is_list else f"a {type(result).__name__}"
@@ -143,16 +152,6 @@ def targets(name: str, pattern: Pattern, pieces: list[str], text: str = "") -> P
             f"tokens use class_mass, which costs next to nothing."
         )
     return points
-
-
-def _location(pattern: Pattern, error: BaseException | None = None) -> str:
-    """ " (mine.py, line 3)": where a function failed, the last line of its own file; else where it begins."""
-    code = getattr(pattern, "__code__", None)
-    if code is None:
-        return ""
-    frames = [] if error is None else extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename == code.co_filename), code.co_firstlineno)
-    return f" ({Path(code.co_filename).name}, line {line})"
 
 
 def surfaces_of(tokens: Tokens, text: int) -> list[str]:

@@ -77,19 +77,22 @@ def pictures() -> list[Statistic]:
         return facts.over_rows(values, rows(facts)).num
 
     image_mass = Statistic(
-        "image_mass", "share", SHARE, KANG, "mean weight on the pictures in the text, from the answer's rows",
-        lambda _: (mass,), lambda facts: facts.over_rows(facts[mass], rows(facts)), asks=IMAGES,
+        name="image_mass", unit="share", range=SHARE, source=KANG,
+        meaning="mean weight on the pictures in the text, from the answer's rows",
+        needs=lambda _: (mass,), finish=lambda facts: facts.over_rows(facts[mass], rows(facts)), asks=IMAGES,
     )  # fmt: skip
     border_mass = Statistic(
-        "border_mass", "share of the weight on pictures", SHARE, "visual sinks at the border, QwenLM/Qwen3-VL#1551",
-        "how much of what goes to pictures is on patches at their border",
-        lambda _: (mass, border), lambda facts: PerText(summed(facts, facts[border]), summed(facts, facts[mass])),
+        name="border_mass", unit="share of the weight on pictures", range=SHARE,
+        source="visual sinks at the border, QwenLM/Qwen3-VL#1551",
+        meaning="how much of what goes to pictures is on patches at their border",
+        needs=lambda _: (mass, border),
+        finish=lambda facts: PerText(summed(facts, facts[border]), summed(facts, facts[mass])),
         asks=IMAGES,
     )  # fmt: skip
     spatial_entropy = Statistic(
-        "spatial_entropy", "nats", (0.0, math.inf), KANG,
-        "into how many pieces the patches above a picture's mean weight fall, as an entropy: 0 is one piece",
-        lambda _: (), lambda facts: _entropies(facts, rows(facts)), asks=IMAGES,
+        name="spatial_entropy", unit="nats", range=(0.0, math.inf), source=KANG,
+        meaning="into how many pieces the patches above a picture's mean weight fall, as an entropy: 0 is one piece",
+        needs=lambda _: (), finish=lambda facts: _entropies(facts, rows(facts)), asks=IMAGES,
     )  # fmt: skip
     return [
         image_mass,

@@ -95,7 +95,17 @@ def row_mean(
         return facts.over_rows(row(facts))
 
     maps = ANY_MAP if by_row else SELF_ONLY  # what depends on a row's own place means nothing among other tokens
-    mean = Statistic(name, unit, limits, source, meaning, lambda _: (request,), finish, by_row=by_row, maps=maps)
+    mean = Statistic(
+        name=name,
+        unit=unit,
+        range=limits,
+        source=source,
+        meaning=meaning,
+        needs=lambda _: (request,),
+        finish=finish,
+        by_row=by_row,
+        maps=maps,
+    )
     return [mean] if even is None else [mean, uniform(mean, lambda facts: facts.over_rows(even(facts)))]
 
 
@@ -146,12 +156,14 @@ def places() -> list[Statistic]:
         return facts.over_rows((_mean_key(facts) - facts.row_index)[:, None])
 
     mean_position = Statistic(
-        "mean_position", "share of the text", SHARE, "first moment", "mean position of what is read, 0 start to 1 end",
-        lambda _: (Received(),), position, maps=ANY_MAP,
+        name="mean_position", unit="share of the text", range=SHARE, source="first moment",
+        meaning="mean position of what is read, 0 start to 1 end",
+        needs=lambda _: (Received(),), finish=position, maps=ANY_MAP,
     )  # fmt: skip
     signed_distance = Statistic(
-        "signed_distance", "tokens", (-math.inf, math.inf), vig, "mean of key minus query place: negative looks back",
-        lambda _: (ON_PLACES, Mass()), signed,
+        name="signed_distance", unit="tokens", range=(-math.inf, math.inf), source=vig,
+        meaning="mean of key minus query place: negative looks back",
+        needs=lambda _: (ON_PLACES, Mass()), finish=signed,
     )  # fmt: skip
     return [
         mean_position,
@@ -206,12 +218,14 @@ def effects() -> list[Statistic]:
 
     return [
         Statistic(
-            "heaviest_key", "share", SHARE, "column sums", "share of all attention that the most popular key receives",
-            lambda _: (Received(),), heaviest, maps=ANY_MAP,
+            name="heaviest_key", unit="share", range=SHARE, source="column sums",
+            meaning="share of all attention that the most popular key receives",
+            needs=lambda _: (Received(),), finish=heaviest, maps=ANY_MAP,
         ),
         Statistic(
-            "sink_norm_mass", "share", SHARE, KOBAYASHI, "share of what is moved (weight x value norm) due to sinks",
-            lambda _: (Received(),), sink_norm, asks=frozenset({"tokens", "sinks", "values"}),
+            name="sink_norm_mass", unit="share", range=SHARE, source=KOBAYASHI,
+            meaning="share of what is moved (weight x value norm) due to sinks",
+            needs=lambda _: (Received(),), finish=sink_norm, asks=frozenset({"tokens", "sinks", "values"}),
         ),
     ]  # fmt: skip
 
@@ -253,7 +267,15 @@ def logits() -> list[Statistic]:
             return PerText(torch.where(has_one, values, 0.0), (has_one[:, :1] if is_shared else has_one).double())
 
         return Statistic(
-            name, "logit", (-math.inf, math.inf), KIMI, meaning, lambda _: (), finish, maps=ANY_MAP, maximum=True
+            name=name,
+            unit="logit",
+            range=(-math.inf, math.inf),
+            source=KIMI,
+            meaning=meaning,
+            needs=lambda _: (),
+            finish=finish,
+            maps=ANY_MAP,
+            maximum=True,
         )
 
     return [
@@ -351,6 +373,15 @@ def norm_matches() -> list[Statistic]:
 
         name, asks = weighted_name(f"{match.name}_mass"), frozenset({"tokens", "values"})
         meaning = f"{MEANING} {match.meaning}, in rows that see such a key"
-        return Statistic(name, "share", SHARE, KOBAYASHI, meaning, lambda _: (on_match, on_any), finish, asks=asks)
+        return Statistic(
+            name=name,
+            unit="share",
+            range=SHARE,
+            source=KOBAYASHI,
+            meaning=meaning,
+            needs=lambda _: (on_match, on_any),
+            finish=finish,
+            asks=asks,
+        )
 
     return [statistic(match) for match in masses.MATCHES]

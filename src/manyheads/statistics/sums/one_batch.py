@@ -292,7 +292,7 @@ def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request
     """The requests of all statistics. Errors: StatisticError for a `needs` that returns anything but requests."""
     out: list[Request] = []
     for statistic in statistics:
-        requests = statistic.needs(tokens)
+        requests = statistic.requests(tokens)
         if not isinstance(requests, Sequence) or not all(isinstance(request, Request) for request in requests):
             raise StatisticError(
                 f"needs of {statistic.name!r} gave {requests!r}: give a tuple of requests, as (Received(),); of none, "

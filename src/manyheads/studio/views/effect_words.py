@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from manyheads.base import percent
 from manyheads.interventions import Effect, verdict
 from manyheads.interventions.effects import FEWEST_CONTROLS, ROUNDING
-from manyheads.plan import Ablate, Average, Copy, Plan, Scale, SkipOutputProjection, SkipPositions, Step
+from manyheads.own_functions import name_of
+from manyheads.plan import Ablate, Average, Copy, Edit, Plan, Scale, SkipOutputProjection, SkipPositions, Step
 from manyheads.spec import ModelSpec
 from manyheads.studio.schema.experiments import Guess, Neighbour
 
@@ -184,6 +185,8 @@ def step_words(step: Step) -> str:
             return f"without the output projection of {step.layer}"
         case SkipPositions():
             return "without positions"
+        case Edit():
+            return f"with {step.heads} edited by {name_of(step.function)}"
 
 
 def _control_words(outcome: Effect) -> str:

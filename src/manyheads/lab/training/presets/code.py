@@ -67,7 +67,7 @@ PROMPT = "def read_lines(path):\n"
 PROMPT_TOKENS = 40
 NAME_OF_FIRSTREPEATS = "first_repeat_mass"
 NULL = f"{NAME_OF_FIRSTREPEATS}.relabelled"
-SCALE = ("share", (0.0, 1.0), "after Olsson et al. 2022, prefix matching")
+SOURCE = "after Olsson et al. 2022, prefix matching"
 ASKS = frozenset({"tokens"})
 
 
@@ -308,7 +308,17 @@ def first_repeats() -> tuple[Statistic, Statistic]:
         def finish(facts: Facts) -> PerText:
             return facts.over_rows(facts[request], facts.reduced.matches(request) == 1)
 
-        return Statistic(name, *SCALE, meaning, lambda _: (request,), finish, kind, ASKS)
+        return Statistic(
+            name=name,
+            unit="share",
+            range=(0.0, 1.0),
+            source=SOURCE,
+            meaning=meaning,
+            needs=(request,),
+            finish=finish,
+            kind=kind,
+            asks=ASKS,
+        )
 
     meaning = "mean weight on the token after an earlier copy, over rows whose token came exactly once before"
     return (

@@ -206,7 +206,15 @@ def after_copy(by: int) -> Statistic:
         return facts.over_rows(facts[BAND][..., AFTER.index(by)], second)
 
     meaning = f"mean weight {by} places after an earlier copy"
-    return Statistic(f"after_copy_{by}", "share", (0.0, 1.0), "Olsson et al. 2022", meaning, lambda _: (BAND,), finish)
+    return Statistic(
+        name=f"after_copy_{by}",
+        unit="share",
+        range=(0.0, 1.0),
+        source="Olsson et al. 2022",
+        meaning=meaning,
+        needs=lambda _: (BAND,),
+        finish=finish,
+    )
 
 
 def designed_net(vocab_size: int, length: int) -> nn.Module:
