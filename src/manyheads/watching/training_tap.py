@@ -164,7 +164,7 @@ class TrainingTap:
 
     def _require_seen(self, state: Tap) -> None:
         if not state.sites:
-            raise ModelError(no_way_in(self.model, type(self.model).__name__, state.by_hand))
+            raise ModelError(no_way_in(self.model, type(self.model).__name__, state.unread))
 
 
 @contextmanager

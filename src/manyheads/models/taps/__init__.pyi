@@ -14,6 +14,7 @@ from .open_taps import OPEN as OPEN
 from .open_taps import RUNNING as RUNNING
 from .open_taps import RawCall as RawCall
 from .open_taps import Tap as Tap
+from .open_taps import Unread as Unread
 from .open_taps import left_out as left_out
 from .open_taps import log as log
 from .open_taps import no_way_in as no_way_in

@@ -106,10 +106,10 @@ def tap(
                 through_torch.remove()
                 if not OPEN.stand_ins:
                     through_transformers.remove()
-    if state.by_hand:
+    if state.unread:
         if not state.sites:
-            raise ModelError(no_way_in(model, type(model).__name__, state.by_hand))
-        log.warning("left out: %s", left_out(state.by_hand))
+            raise ModelError(no_way_in(model, type(model).__name__, state.unread))
+        log.warning("left out: %s", left_out(state.unread))
 
 
 @contextmanager
