@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from manyheads.attention import Rule
 from manyheads.errors import ModelError
 from manyheads.models.taps.call import CapturedLse
-from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, Unread, carrying_out, unwatched
+from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, Unread, UnreadError, carrying_out, unwatched
 
 SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax, torch.special.softmax}
 PRODUCT = {
@@ -236,10 +236,6 @@ def clear() -> None:
     MAPS.folds.clear()
 
 
-class _UnreadError(Exception):
-    """Why a module's own attention cannot be read."""
-
-
 def carry_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     """What the function returns, remembered where it is scores or weights; of the second product what edits make."""
     RUNNING.calls += 1  # another tap's function mode, further out, sees the same call: it is ours
@@ -271,7 +267,7 @@ def carry_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
                 for step, other in steps:
                     scores = scores.then(step, (HOLE, other), {}, result)
             MAPS.remember(result, scores)
-    elif known:
+    elif known and result.is_floating_point() and known[0][0] is _subject(func, args, kwargs, known[0][0]):
         _follow(func, args, kwargs, result, known)
     if func in FOLD and isinstance(result, Tensor) and result.ndim == 3:
         before = args[0].shape if args and isinstance(args[0], Tensor) else torch.Size()
@@ -282,6 +278,14 @@ def carry_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
 
 def name_of(func: Callable[..., Any]) -> str:
     return getattr(func, "__name__", type(func).__name__).strip("_")
+
+
+def _subject(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], tensor: Tensor) -> object:
+    """What a function changes: its first argument where another one only says a shape or a dtype, else the tensor."""
+    name = name_of(func)
+    if name.startswith("new_") or name.endswith("_like"):
+        return None
+    return args[0] if args and (name.endswith("_as") or name == "to") else tensor
 
 
 def _follow(
@@ -360,14 +364,14 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
         return result
     try:
         if weights.unread or weights.scores is None:
-            raise _UnreadError(weights.unread)
+            raise UnreadError(weights.unread)
         if product is None:
-            raise _UnreadError("its second product is of more than two tensors")
+            raise UnreadError("its second product is of more than two tensors")
         if weights.module is not module:
-            raise _UnreadError("its two products are made by different modules")
+            raise UnreadError("its two products are made by different modules")
         with unwatched(), carrying_out():
             call, back = _Reading(weights.scores, weights, product, tensor).call(result)
-    except _UnreadError as error:
+    except UnreadError as error:
         if result.ndim >= 3:
             for tap in taps:
                 tap.unread[tap.paths[id(module)]] = Unread(type(module).__name__, str(error))
@@ -389,22 +393,22 @@ class _Reading:
     def __post_init__(self) -> None:
         first = self.scores.product
         if first is None:
-            raise _UnreadError(self.scores.unread)
+            raise UnreadError(self.scores.unread)
         self.first, self.cells = first, first.axes[2]
         self.same_axes = self.scores.shape == first.shape
         if not self.same_axes and self.weights.axis != len(self.scores.shape) - 1:
-            raise _UnreadError("its softmax runs along another axis than its keys")
+            raise UnreadError("its softmax runs along another axis than its keys")
         self.key = self.cells[self.weights.axis if self.same_axes else -1]
         left, right, _ = first.axes
         sides = [(first.left, left), (first.right, right)]
         if (self.key in left) == (self.key in right):
-            raise _UnreadError("its softmax runs along another axis than its keys")
+            raise UnreadError("its softmax runs along another axis than its keys")
         (self.k, self.k_axes), (self.q, self.q_axes) = sides if self.key in left else sides[::-1]
         sizes = dict(zip(self.cells, first.shape, strict=True))
         summed = [x for x in self.q_axes if x in self.k_axes and x not in self.cells]
         rows = [x for x in self.cells if x in self.q_axes and x not in self.k_axes]
         if len(summed) != 1 or not rows or {*left, *right} != {*self.cells, *summed}:
-            raise _UnreadError("its first product is none of queries and keys")
+            raise UnreadError("its first product is none of queries and keys")
         self.width = summed[0]
         # Where heads share their keys, and these lack the axis of heads, rows are those that are as many as keys.
         self.row = next((x for x in rows if len(rows) > 1 and sizes[x] == sizes[self.key]), rows[-1])
@@ -413,7 +417,7 @@ class _Reading:
         self.num_rows, self.num_keys = sizes[self.row], sizes[self.key]
         has_lead = any(x in self.k_axes for x in self.lead)
         if (self.lead and not has_lead) or _is_parameter(self.k, self.scores.module):
-            raise _UnreadError("its keys are the same for all texts")
+            raise UnreadError("its keys are the same for all texts")
         self._match_second()
         self.texts_and_heads()
 
@@ -433,12 +437,12 @@ class _Reading:
             *self.lead_v, row, key = mine
             self.lead_v_sizes = self.lead_v_sizes[:-2]
         else:
-            raise _UnreadError("the axes of its weights are exchanged before they read values")
+            raise UnreadError("the axes of its weights are exchanged before they read values")
         if key not in self.v_axes or key in out:
-            raise _UnreadError("its softmax runs along another axis than the one that its product with values sums over")
+            raise UnreadError("its softmax runs along another axis than the one that its product with values sums over")
         width = [x for x in self.v_axes if x not in mine]
         if len(width) != 1 or row in self.v_axes or set(out) != {*self.lead_v, row, *width}:
-            raise _UnreadError("its second product is none of weights and values")
+            raise UnreadError("its second product is none of weights and values")
         self.v_order, self.out_order, self.out_axes = [*self.lead_v, key, *width], [*self.lead_v, row, *width], out
 
     def texts_and_heads(self) -> None:
@@ -508,7 +512,7 @@ class _Reading:
 
     @staticmethod
     def _refuse() -> Tensor:
-        raise _UnreadError("its scores and its weights have texts and heads in unlike axes")
+        raise UnreadError("its scores and its weights have texts and heads in unlike axes")
 
     def of_cells(self, x: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         """The same of a tensor with the axes of scores, where those had this shape; axes over which it does not change
@@ -556,10 +560,10 @@ class _Reading:
                 axis = self.cells.index(self.key) if len(shape) == len(self.cells) else -1
                 low, high = low.amin(axis, keepdim=True), high.amax(axis, keepdim=True)
                 if bool((high - low > close).any()):
-                    raise _UnreadError("its scores are scaled cell by cell")
+                    raise UnreadError("its scores are scaled cell by cell")
                 q, scale = q * self.of_cells(high.nan_to_num(neginf=0.0).to(q.dtype), shape), 1.0
             elif scale == 0:
-                raise _UnreadError("its softmax is of cells that do not depend on q and k")
+                raise UnreadError("its softmax is of cells that do not depend on q and k")
             lse = None if weights.lse is None or moved else CapturedLse(self.of_cells(weights.lse)[..., 0], "")
             softened = self.of_cells(weights.softened) if weights.dropout else None
         # Where every cell is hidden there is no scale, and no weight to be scaled.
@@ -579,7 +583,7 @@ class _Reading:
 def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """What all steps do to a score, as shift and slope of each cell, and the shape of the scores when they did it.
 
-    Cells that all fare alike share an axis of size 1. Errors: _UnreadError where the steps are no such function.
+    Cells that all fare alike share an axis of size 1. Errors: UnreadError where the steps are no such function.
     """
     steps, shape = scores.steps, scores.shape
     acting = [step for step in steps if step.name in BY_CELL and step.tensors]
@@ -595,7 +599,7 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
         steps = tuple(step for step in steps if step.name in BY_CELL)
     else:  # masks act on scores that are cut into axes one way and another
         assert scores.product is not None
-        start, dtype = scores.product.shape, torch.float32
+        start = scores.product.shape
     device = like.device if acting else "cpu"
 
     def at(score: float) -> Tensor:
@@ -608,7 +612,7 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
     slope = (one - shift).nan_to_num(0.0, 0.0, 0.0)
     straight = torch.isclose(far, shift + PROBES[2] * slope, rtol=1e-4, atol=1e-4) | (shift <= HIDDEN)
     if not bool(straight.all()):
-        raise _UnreadError("its scores go through a function that is no scale, mask or bias")
+        raise UnreadError("its scores go through a function that is no scale, mask or bias")
     return shift, slope, shape
 
 

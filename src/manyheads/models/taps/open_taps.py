@@ -72,6 +72,10 @@ class Unread(NamedTuple):
     reason: str
 
 
+class UnreadError(Exception):
+    """Why a module's own attention cannot be read; it becomes an `Unread` of the taps on the module."""
+
+
 class _Running(threading.local):
     """What this thread is running: modules, outermost first, and how many calls the ways in are carrying out.
 
@@ -350,7 +354,8 @@ def no_way_in(model: nn.Module, name: str, unread: Mapping[str, Unread]) -> str:
         )
     return (
         f"{whose} made no attention call that can be seen: it uses neither transformers' attention interface nor "
-        f"scaled_dot_product_attention nor a softmax between two products, or it does not attend. Nothing was recorded."
+        f"scaled_dot_product_attention nor a softmax between two products, or it does not attend. "
+        f"Nothing was recorded. If it does attend, tell where its q, k and v are (mh.declare)."
     )
 
 

@@ -26,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from manyheads import private_names
 from manyheads.attention import Rule
 from manyheads.errors import ModelError
-from manyheads.models.taps import by_hand
+from manyheads.models.taps import by_hand, declared
 from manyheads.models.taps.mask_arguments import four_axes
 from manyheads.models.taps.open_taps import OPEN, RUNNING, FunctionWatch, RawCall, WatchFused, carrying_out
 from manyheads.private_names import TorchDispatchMode
@@ -52,23 +52,26 @@ def install() -> None:
         return
     F.scaled_dot_product_attention = _attention
 
-    def enter(module: nn.Module, args: tuple[object, ...]) -> None:
+    def enter(module: nn.Module, args: tuple[object, ...]) -> tuple[object, ...] | None:
         taps = OPEN.on(module)
         if not taps:
-            return
+            return None
         if not RUNNING.modules:  # a forward pass begins
             by_hand.clear()
             for tap in taps:
                 tap.calls.clear()
         RUNNING.modules.append(module)
         RUNNING.inputs[id(module)] = next((x.shape for x in args if isinstance(x, Tensor)), torch.Size())
+        return declared.enter(module, args)
 
-    def leave(module: nn.Module, *_: object) -> None:
+    def leave(module: nn.Module, _: object, output: object) -> object:
         # By identity: a module that was entered before its tap opened leaves without having been put on the stack.
         if RUNNING.modules and RUNNING.modules[-1] is module:
             RUNNING.modules.pop()
             RUNNING.inputs.pop(id(module), None)
             by_hand.MAPS.left(module)
+            return declared.leave(module, output)
+        return None
 
     _HANDLES.append(register_module_forward_pre_hook(enter))
     _HANDLES.append(register_module_forward_hook(leave, always_call=True))  # after an exception too
@@ -92,6 +95,7 @@ def watching_functions() -> Iterator[None]:
             yield
     finally:
         del RUNNING.modules[depth:]  # a module that was left by way of a tap's end
+        declared.forget()
         if not depth:
             by_hand.clear()
 
