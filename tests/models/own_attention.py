@@ -232,6 +232,9 @@ def real(x: Tensor) -> Tensor:
     return torch.arange(N)[None] < torch.tensor([N, N - 4, N - 1])[: len(x), None]
 
 
+TEN = (
+    "nanogpt", "mingpt", "annotated", "d2l", "einops", "x-transformers", "vit", "t5", "alibi", "two lines",
+)  # fmt: skip
 FORMS = {
     "nanogpt": Form(NanoGPT, causal=True),
     "mingpt": Form(MinGPT, causal=True),

@@ -40,7 +40,7 @@ from manyheads.heads import Head
 from manyheads.machine import own_rank
 from manyheads.measurement import place_of
 from manyheads.models import AttentionCall, text_config_of
-from manyheads.models.taps import log
+from manyheads.models.taps import OWN_NOTES, log
 from manyheads.recording import PerHeadResult
 from manyheads.recording.exact_map import Pass
 from manyheads.spec import Site
@@ -49,7 +49,7 @@ from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batc
 from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumbers, add_call
 from manyheads.watching.history import HeadHistory, open_history
 from manyheads.watching.qk_clip import QKClip, require_limit
-from manyheads.watching.training_tap import TrainingTap
+from manyheads.watching.training_tap import TrainingTap, Unseen
 
 if TYPE_CHECKING:  # half a second to import: only who asks for a frame waits for it
     import pandas as pd
@@ -155,6 +155,7 @@ class Watch:
         step: int,
         out: str | os.PathLike[str] | None,
         method: str,
+        unseen: Unseen = "raise",
     ) -> None:
         self.chosen = check_options(every, statistics, rows)
         whole("step", step, 0, PlanError, "the number of steps that were done before, 0 or more")
@@ -173,7 +174,7 @@ class Watch:
         self.every, self.rows, self.done = every, rows, step
         self.fresh = False
         self.last: WatchedStep | None = None
-        self._tap = TrainingTap(model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method)
+        self._tap = TrainingTap(model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method, unseen)
         self.model = self._tap.model
         for watched in list(_WATCHED):
             if self.model in {*watched.modules()} or watched in {*self.model.modules()}:
@@ -225,6 +226,8 @@ class Watch:
             numbers.append(all_heads)
         summed = self._over_processes(numbers)
         if not bool((summed[1] > 0).any() or (summed[2] != -torch.inf).any()):
+            if self._tap.is_blind:  # which was said
+                return
             log.warning(
                 "step %s was to be watched, and no forward pass with gradients was seen: call step() after each step "
                 "of the optimizer, and train the very model that is watched",
@@ -319,6 +322,9 @@ class Watch:
         self._sites.setdefault(call.site.module, call.site)
         if call.site.module not in self._layers:
             self._layers[call.site.module] = LayerNumbers.empty(call.site.num_heads, len(self.chosen.names))
+            for note in OWN_NOTES:
+                if call.because.endswith(note):
+                    self._layers[call.site.module].because.add(f"attention {note}")
         texts = self._texts_of(call)
         if texts is not None:
             add_call(self._layers[call.site.module], call, texts, self.chosen, self.rows, self._passes)
@@ -429,11 +435,12 @@ def watch(
     out: str | os.PathLike[str] | None = None,
     step: int = 0,
     method: str = "",
+    unseen: Unseen = "raise",
 ) -> Watch:
     """Watch every head of a model while it trains. Use it in a `with` block, and call `.step()` after each step.
 
     - `model`: any model whose attention can be seen (transformers', this library's layers, `nn.MultiheadAttention`,
-      whatever calls `scaled_dot_product_attention`), in training mode or not, inside DistributedDataParallel, sharded
+      whatever calls `scaled_dot_product_attention` or has a softmax between two products), in training mode or not, inside DistributedDataParallel, sharded
       by `fully_shard`, with adapters, under autocast; one that is compiled is read by a probe (`.because`).
     - `every`: watch the first step and each multiple of it.
     - `statistics`: `max_logit`, `max_logit_uncapped`, `max_logit_unscaled`, `q_norm`, `k_norm`, `output_share`, and
@@ -443,12 +450,14 @@ def watch(
       writes.
     - `step`: how many steps were done before, of a training that goes on.
     - `method`: the method whose calls are the training passes, of a module that is not called itself.
+    - `unseen`: where no layer's attention can be read, or what was read is not what a layer computed: "raise" an error,
+      or "warn" once and go on without it; layers keep their numbers.
 
     Weights are those before dropout. Means are over the tokens that the step trained on; padding is left out, and texts
     that are packed are texts of their own.
     Cost: see docs/howto/watch-training.md. Errors: PlanError, StatisticError, ModelError, GuardError.
     """
-    return Watch(model, every, statistics, rows, step, out, method)
+    return Watch(model, every, statistics, rows, step, out, method, unseen)
 
 
 class WatchCallback:
@@ -466,12 +475,13 @@ class WatchCallback:
         out: str | os.PathLike[str] | None = None,
         layers: bool = True,
         qk_clip: float | None = None,
+        unseen: Unseen = "raise",
     ) -> None:
         check_options(every, statistics, rows)
         if qk_clip is not None:
             require_limit(qk_clip)
         self.every, self.statistics, self.rows, self.out = every, statistics, rows, out
-        self.layers, self.tau = layers, qk_clip
+        self.layers, self.tau, self.unseen = layers, qk_clip, unseen
         self.watch: Watch | None = None
         self.clip: QKClip | None = None
 
@@ -482,7 +492,7 @@ class WatchCallback:
     def open(self, model: nn.Module, step: int, method: str = "") -> None:
         """A training begins, after `step` steps. What an earlier one left open is closed."""
         self.close()
-        self.watch = Watch(model, self.every, self.statistics, self.rows, step, self.out, method)
+        self.watch = Watch(model, self.every, self.statistics, self.rows, step, self.out, method, self.unseen)
         try:
             self.clip = None if self.tau is None else QKClip(model, self.tau, method=method)
         except BaseException:

@@ -80,6 +80,11 @@ class Step(NamedTuple):
     def tensors(self) -> list[Tensor]:
         return [x for x in (*self.args, *self.kwargs.values()) if isinstance(x, Tensor)]
 
+    @property
+    def acts(self) -> bool:
+        """Whether it may treat cells unlike."""
+        return self.name == "setitem" or self.name in BY_CELL and bool(self.tensors)
+
     def __call__(self, scores: Tensor) -> Tensor:
         args = [scores if x is HOLE else x for x in self.args]
         kwargs = {name: scores if x is HOLE else x for name, x in self.kwargs.items()}
@@ -308,7 +313,8 @@ def _follow(
         elif name in STEPS:
             MAPS.remember(result, node)
         elif name in MIXING and result.ndim >= 2:
-            MAPS.remember(result, replace(node, unread=f"{name} changes its weights before they read values"))
+            why = f"{'an exchange of axes' if name == 'get' else name} changes its weights before they read values"
+            MAPS.remember(result, replace(node, unread=node.unread or why))
         return
     # A residual stream may be the result of a product, and no scores: it is let go.
     same_size = result.numel() == node.shape.numel()
@@ -586,7 +592,7 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
     Cells that all fare alike share an axis of size 1. Errors: UnreadError where the steps are no such function.
     """
     steps, shape = scores.steps, scores.shape
-    acting = [step for step in steps if step.name in BY_CELL and step.tensors]
+    acting = [step for step in steps if step.acts]
     dtype = torch.float32 if like.device.type == "mps" else torch.float64
     if len({step.section for step in acting}) <= 1:
         shape = acting[0].shape if acting else shape

@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from manyheads.attention import Rule
 from manyheads.base import whole
 from manyheads.errors import ModelError
+from manyheads.models.taps.by_hand import BY_ITSELF
 from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, unwatched
 from manyheads.models.weights.projections import OUTPUT_NAMES, QUERY, input_width
 
 ATTRIBUTE = "manyheads_declared"  # of a module or its class: a plain dict, so that a checkpoint of it needs no manyheads
-BY_DECLARATION = "q, k and v are where mh.declare says"
+BY_DECLARATION = "read where mh.declare says"
+OWN_NOTES = (BY_ITSELF, BY_DECLARATION)  # what is said of calls that are read off a module of one's own
 
 
 class Declaration(NamedTuple):

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyheads import private_names
 from manyheads.attention import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
+from manyheads.errors import GuardError
 from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
@@ -144,6 +145,7 @@ class Tap:
     edits: Sequence[Edit] = ()
     guard: bool | Callable[[str, RawCall], bool] = True
     training: bool = False
+    lenient: bool = False
     thread: int = 0
     sites: dict[str, Site] = field(default_factory=dict)
     guard_error: float = 0.0
@@ -311,6 +313,8 @@ class RawCall:
         causal = self.mask.num_queries > 1 and not self.mask.sees_ahead
         for state in taps:
             site = state.site(self, causal)
+            if state.lenient and site.module in state.unread:
+                continue
             call = AttentionCall(
                 site, q, k, v, self.mask, self.rule, self.out, known, state.projection(self), self.gain
             )
@@ -324,7 +328,13 @@ class RawCall:
                         checked = call
                         if self.weights is not None:
                             checked = replace(call, out=self.weights.to(call.v.dtype) @ self.values_by_head)
-                        state.guard_error = max(state.guard_error, guarding.check(checked, state.model))
+                        try:
+                            state.guard_error = max(state.guard_error, guarding.check(checked, state.model))
+                        except GuardError as error:
+                            if not state.lenient:
+                                raise
+                            state.unread[site.module] = Unread(type(self.module).__name__, str(error))
+                            continue
                     if checks or state.on_call is not None:  # after the guard, which may put a finer lse in its place
                         state.because[call.because] = state.because.get(call.because, 0) + 1
                     if state.on_call is not None:

@@ -60,9 +60,7 @@ def install() -> None:
             by_hand.clear()
             for tap in taps:
                 tap.calls.clear()
-        RUNNING.modules.append(module)
-        RUNNING.inputs[id(module)] = next((x.shape for x in args if isinstance(x, Tensor)), torch.Size())
-        return declared.enter(module, args)
+        return begin(module, args)
 
     def leave(module: nn.Module, _: object, output: object) -> object:
         # By identity: a module that was entered before its tap opened leaves without having been put on the stack.
@@ -75,6 +73,13 @@ def install() -> None:
 
     _HANDLES.append(register_module_forward_pre_hook(enter))
     _HANDLES.append(register_module_forward_hook(leave, always_call=True))  # after an exception too
+
+
+def begin(module: nn.Module, args: tuple[object, ...]) -> tuple[object, ...] | None:
+    """A module that is tapped runs from here on; its new arguments, where an edit made others."""
+    RUNNING.modules.append(module)
+    RUNNING.inputs[id(module)] = next((x.shape for x in args if isinstance(x, Tensor)), torch.Size())
+    return declared.enter(module, args)
 
 
 def remove() -> None:
