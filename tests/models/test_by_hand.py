@@ -3,6 +3,7 @@
 Oracle: the module's own softmax, kept by a function mode that knows nothing of manyheads.
 """
 
+import copy
 import logging
 import math
 
@@ -84,6 +85,7 @@ def test_maps_and_statistics_are_those_of_the_modules_own_softmax(name, dtype, f
     np.testing.assert_allclose(table["first_mass"], p[..., 0].mean((0, 2)), atol=10 * SAME[dtype])
 
 
+@pytest.mark.thinned(name=("nanogpt", "d2l", "t5", "x-transformers"), dtype=())
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=lambda x: str(x).removeprefix("torch."))
 def test_a_watch_has_the_numbers_of_the_training_pass_and_changes_none(name, dtype, fresh):
     form = FORMS[name]
@@ -160,15 +162,14 @@ OTHERS = {
     "multiplied by a mask": lambda s: (s / 2) * causal(N).float() - 1e4 * (1 - causal(N).float()),
     "in place, by an index": window,
     "a row's maximum off": lambda s: s - s.amax(-1, keepdim=True),
-    "a baddbmm and texts unfolded after": lambda s: torch.baddbmm(
-        torch.linspace(0, 2, N).expand(B * H, 1, N), s.flatten(0, 1), torch.eye(N).expand(B * H, N, N), alpha=0.5
-    ).view(B, H, N, N),
 }
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if "baddbmm" not in name])
+@pytest.mark.parametrize("name", OTHERS)
 def test_what_is_done_to_scores_is_read_from_what_it_does(name, fresh):
-    module, x = drawn(Scored(OTHERS[name]), fresh).eval(), tokens(fresh)
+    # As CPM-Ant does after its softmax, by torch's function and not the tensor's.
+    module = drawn(Scored(OTHERS[name], lambda w: torch.masked_fill(w, w < 0, 0)), fresh).eval()
+    x = tokens(fresh)
     weights, _, _ = own_maps(module, H, x)
     layer = mh.record_call(module, x).layers[0]
     assert float((torch.stack([layer.weights(text=t) for t in range(B)]) - weights).abs().max()) <= SAME[torch.float32]
@@ -264,6 +265,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.thinned(why=("two products", "softmax runs along another axis", "scaled cell by cell"))
 @pytest.mark.parametrize("why", UNREAD)
 def test_what_cannot_be_read_is_one_clear_error(why, fresh, caplog):
     model = nn.Sequential(nn.Linear(M, M), drawn(UNREAD[why](), fresh)).eval()
@@ -293,7 +295,7 @@ def test_weights_that_are_changed_after_their_softmax_are_refused_by_the_guard_a
             module(x)
             seen.step()
     assert seen.latest() == {} and not seen.fresh
-    assert caplog.text.count("left out of the watch:") == 1 and caplog.text.count("manyheads") == 1
+    assert caplog.text.count("left out of the watch:") == 1
     refuses(mh.errors.PlanError, r"^unseen='no': give 'raise' or 'warn'\.$", mh.watch, module, unseen="no")
 
 
@@ -343,8 +345,6 @@ def test_one_text_without_an_axis_for_texts_and_several_calls_in_one_module(fres
     assert [layer.site.module for layer in rec.layers] == ["", "#2", "heads.0", "heads.1"]
     for layer, own in zip(rec.layers, kept.weights, strict=True):
         assert float((layer.weights(head=0, text=1) - own[1]).abs().max()) <= SAME[torch.float32]
-    with torch.no_grad(), Softmaxes() as kept:
-        module.heads[0].q(x[0]), module.heads[1](x[:1])
     single = nn.Module()
     single.forward = lambda y: (y @ y.mT / 4).softmax(-1) @ y
     layer = mh.record_call(single.eval(), x[0]).layers[0]
@@ -405,5 +405,5 @@ def test_a_class_is_declared_for_all_its_modules_and_a_copy_keeps_what_was_said(
         pass
 
     mh.declare(Own, q="q", k="k", v="v", causal=True, num_heads=H)
-    model, x = nn.Sequential(drawn(Own(), fresh), drawn(Own(), fresh)).eval(), tokens(fresh)
-    assert len(mh.record_call(model, x).layers) == 2
+    model = nn.Sequential(drawn(Own(), fresh), nn.LayerNorm(M), drawn(Own(), fresh)).eval()
+    assert len(mh.record_call(copy.deepcopy(model), tokens(fresh)).layers) == 2

@@ -371,4 +371,5 @@ def no_way_in(model: nn.Module, name: str, unread: Mapping[str, Unread]) -> str:
 
 def left_out(unread: Mapping[str, Unread]) -> str:
     """Modules that attend where nobody can read it, in words; "" where there are none."""
-    return "; ".join(f"{path} ({kind}): not read, since {reason}" for path, (kind, reason) in unread.items())
+    named = ((f"{path} ({kind})" if path else kind, reason) for path, (kind, reason) in unread.items())
+    return "; ".join(f"{name}: not read, since {reason}" for name, reason in named)
