@@ -5,12 +5,12 @@
     weights = dropout(scores.softmax(-1))              # along the keys
     out = weights @ v                                  # the second product, over the same axis
 
-Any product may be the first of two, so each is remembered while its result lives and its module runs (`Scores`). What
+Any product may be the first of two, so each is remembered while its result lives, until the pass ends (`Scores`). What
 the steps do to 0, 1 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift so
 low that no weight is left hides the cell, any other is a bias. Nothing is taken on trust: the guard compares what q, k,
 scale, mask and bias give with what the module computed. What is read otherwise is noted by the module's name (`Unread`).
 
-Memory: q, k and the masks of one module, until its second product. Masks and biases are read in the size in which the
+Memory: q, k and the masks of a module, while its scores or weights live. Masks and biases are read in the size in which the
 module has them; where scores are cut into other axes after a mask, or cells are set by an index, as whole maps of one
 layer.
 """
@@ -45,7 +45,7 @@ WATCHED = frozenset({*SOFTMAX, *PRODUCT, *FOLD})
 # By name, without the underscores of methods in place and of operators.
 BY_CELL = frozenset(
     "mul multiply rmul imul div divide true_divide truediv itruediv add radd iadd sub subtract rsub isub neg "
-    "masked_fill where setitem".split()
+    "masked_fill where setitem max maximum".split()
 )
 IN_ORDER = frozenset("view reshape flatten unflatten unsqueeze squeeze view_as reshape_as getitem".split())
 UNCHANGED = frozenset(
@@ -111,7 +111,9 @@ class Product:
                 return None
             left, right = operands
             axes = letters(equation, left.ndim, right.ndim, result.ndim)
-            return None if axes is None else Product(left, right, axes, result.shape)
+            if axes is None or set(axes[0]) & set(axes[1]) <= set(axes[2]):  # slopes by distances: nothing is summed
+                return None
+            return Product(left, right, axes, result.shape)
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         left, right = tensors[-1:-3:-1] if func is Tensor.__rmatmul__ else tensors[-2:]
         if min(left.ndim, right.ndim) < 2:
@@ -142,7 +144,8 @@ def letters(equation: str, *sizes: int) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The result of a product, or what steps have made of it. `unread`: why nobody can say what they are."""
+    """The result of a product that a module made, or what steps have made of it. `unread`: why nobody can say what they
+    are."""
 
     module: nn.Module
     product: Product | None
@@ -176,7 +179,6 @@ class Weights:
     probability weights were left out since. `used`: whether values have been read by them.
     """
 
-    module: nn.Module
     scores: Scores | None
     axis: int
     softened: Tensor
@@ -187,7 +189,7 @@ class Weights:
 
 
 class _Maps(threading.local):
-    """The scores and weights of modules that are running, as long as they live; and tensors whose texts and heads were
+    """The scores and weights of a forward pass, as long as they live; and tensors whose texts and heads were
     folded into one axis, with the sizes of the two."""
 
     def __init__(self) -> None:
@@ -213,12 +215,6 @@ class _Maps(threading.local):
     def folded(self, tensor: Tensor) -> torch.Size | None:
         entry = self.folds.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
-
-    def left(self, module: nn.Module) -> None:
-        """A module has run: its scores are nobody's."""
-        if self.nodes:
-            for key in [key for key, (_, node) in self.nodes.items() if node.module is module]:
-                self.nodes.pop(key, None)
 
 
 def _reference(tensor: Tensor, entries: dict[int, Any]) -> weakref.ref[Tensor]:
@@ -316,9 +312,8 @@ def _follow(
             why = f"{'an exchange of axes' if name == 'get' else name} changes its weights before they read values"
             MAPS.remember(result, replace(node, unread=node.unread or why))
         return
-    # A residual stream may be the result of a product, and no scores: it is let go.
-    same_size = result.numel() == node.shape.numel()
-    if result.ndim < 2 or len(node.steps) >= MOST_STEPS or not (same_size or name in STEPS | MIXING and not node.unread):
+    # One number a row moves all of its scores alike. A residual stream may be a product's result, and no scores.
+    if result.ndim < 2 or result.shape[-1] == 1 or len(node.steps) >= MOST_STEPS:
         return
     if len({id(x) for x, _ in known}) > 1:
         MAPS.remember(result, replace(node, product=None, steps=(), unread="its scores are the sum of two products"))
@@ -337,7 +332,7 @@ def _soften(
     scores = known[0][1] if known and isinstance(known[0][1], Scores) else None
     if scores is None and result.ndim < 3:
         return
-    module, source = RUNNING.modules[-1], args[0] if args else kwargs["input"]
+    source = args[0] if args else kwargs["input"]
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
     lse, unread = None, ""
     if scores is None:
@@ -350,10 +345,8 @@ def _soften(
         if source.dtype == result.dtype and result.dtype in (torch.float32, torch.float64) and result.numel():
             with torch.no_grad(), unwatched(), carrying_out():
                 lse = source.amax(axis, keepdim=True) - result.amax(axis, keepdim=True).log()
-    # Of the module in which the first product was: a softmax may be a module of its own.
-    owner = module if scores is None else scores.module
     axis = axis % result.ndim if isinstance(axis, int) else -1
-    MAPS.remember(result, Weights(owner, scores, axis, result.detach(), lse, unread=unread))
+    MAPS.remember(result, Weights(scores, axis, result.detach(), lse, unread=unread))
 
 
 def _read_values(product: Product | None, tensor: Tensor, weights: Weights, result: Tensor) -> Tensor:
@@ -373,10 +366,13 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
             raise UnreadError(weights.unread)
         if product is None:
             raise UnreadError("its second product is of more than two tensors")
-        if weights.module is not module:
-            raise UnreadError("its two products are made by different modules")
+        # Products, too, may be modules of their own: the attention is of the one that holds both.
+        within = (owner for owner in reversed(RUNNING.modules) if weights.scores.module in {*owner.modules()})
+        if (owner := next(within, None)) is None:
+            raise UnreadError("its two products are made by modules that have nothing in common")
+        taps = OPEN.on(owner)
         with unwatched(), carrying_out():
-            call, back = _Reading(weights.scores, weights, product, tensor).call(result)
+            call, back = _Reading(owner, weights.scores, weights, product, tensor).call(result)
     except UnreadError as error:
         if result.ndim >= 3:
             for tap in taps:
@@ -391,6 +387,7 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
 class _Reading:
     """Both products of one attention call, and their axes: `key` and `row` of the map, `lead` the others."""
 
+    module: nn.Module
     scores: Scores
     weights: Weights
     second: Product
@@ -422,7 +419,7 @@ class _Reading:
         self.lead_sizes = [sizes[x] for x in self.lead]
         self.num_rows, self.num_keys = sizes[self.row], sizes[self.key]
         has_lead = any(x in self.k_axes for x in self.lead)
-        if (self.lead and not has_lead) or _is_parameter(self.k, self.scores.module):
+        if (self.lead and not has_lead) or any(_is_parameter(self.k, x) for x in (self.module, self.scores.module)):
             raise UnreadError("its keys are the same for all texts")
         self._match_second()
         self.texts_and_heads()
@@ -492,6 +489,8 @@ class _Reading:
                 return shape[0]
             if len(shape) == 3 and shape[0] == self.num_rows:
                 return shape[1]
+            if len(shape) == 4 and self.num_rows in (shape[1] * shape[2], shape[2] * shape[3]):  # pictures
+                return shape[0]
             if len(shape) == 2 and shape[0] == self.num_rows:
                 return 1
         return None
@@ -537,7 +536,7 @@ class _Reading:
 
     def call(self, out: Tensor) -> tuple[RawCall, Callable[[Tensor], Tensor]]:
         """The call, and what brings edited outputs of heads back into the axes of the second product."""
-        scores, weights, module = self.scores, self.weights, self.scores.module
+        scores, weights, module = self.scores, self.weights, self.module
         q = self.four_axes(self.q, self.q_axes, [*self.lead, self.row, self.width], self.lead_sizes)
         k = self.four_axes(self.k, self.k_axes, [*self.lead, self.key, self.width], self.lead_sizes)
         v = self.four_axes(self.v, self.v_axes, self.v_order, self.lead_v_sizes)
