@@ -6,7 +6,7 @@
     out = weights @ v                                  # the second product, over the same axis
 
 Any product may be the first of two, so each is remembered while its result lives, until the pass ends (`Scores`). What
-the steps do to 0, 1 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift so
+the steps do to 0, 1024 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift so
 low that no weight is left hides the cell, any other is a bias. Nothing is taken on trust: the guard compares what q, k,
 scale, mask and bias give with what the module computed. What is read otherwise is noted by the module's name (`Unread`).
 
@@ -57,7 +57,7 @@ MIXING = frozenset("transpose permute swapaxes swapdims movedim moveaxis get cat
 MOST_STEPS = 16  # of a residual stream that is a product, and no score, there are ever more
 HIDDEN = -9e3  # from here down a shift leaves no weight, and is a mask: BERT's is -10,000
 FILLED = -100.0  # the same of a cell that does not depend on its score
-PROBES = (0.0, 1.0, -3.0)
+FAR, NEAR = 1024.0, -3.0  # scores that say the slope, to float32's precision beside a bias; and whether it is one
 BY_ITSELF = "computed by the module itself"
 HOLE = object()  # the place of the scores among a step's arguments
 
@@ -547,19 +547,24 @@ class _Reading:
         q = q.expand(num_texts, num_heads, -1, -1)
         k, v = (x.expand(num_texts, groups, -1, -1) for x in (k, v))
         with torch.no_grad():
-            shift, slope, shape = effect_of_steps(scores, self.q)
-            hidden = (shift <= HIDDEN) | ((slope == 0) & (shift <= FILLED))
-            scale, most, has_shift = torch.stack(
+            shift, slope, hidden, shape = effect_of_steps(scores, weights.softened)
+            visible, masks = ~hidden, OPEN.on(module)[0].masks
+            # What is read of the device by one copy: the least and the largest scale, and whether there is a mask or bias.
+            scale, most, is_masked, is_biased = torch.stack(
                 [torch.where(hidden, torch.inf, slope).amin(), torch.where(hidden, -torch.inf, slope).amax(),
-                 (hidden | (shift != 0)).any().to(slope.dtype)]
+                 hidden.any().to(slope.dtype), (visible & (shift != 0)).any().to(slope.dtype)]
             ).tolist()  # fmt: skip
             # What is added to a whole row changes no weight: a maximum, say, that is taken off before the softmax.
-            moved = bool(has_shift) and shift.shape[-1] == 1 and self.cells[-1] == self.key and not bool(hidden.any())
-            if moved or not has_shift:
-                mask, bias = OPEN.on(module)[0].masks.plain(None, 4, self.num_rows, self.num_keys, False)
-            else:
-                shift = self.of_cells(torch.where(hidden, -torch.inf, shift).to(weights.softened.dtype), shape)
-                mask, bias = OPEN.on(module)[0].masks.plain(shift, 4, self.num_rows, self.num_keys, False)
+            moved = bool(is_biased and not is_masked and shift.shape[-1] == 1 and self.cells[-1] == self.key)
+            added = visible if is_masked and not is_biased else None
+            if is_biased and not moved:
+                added = shift.masked_fill_(hidden, -torch.inf).to(weights.softened.dtype)
+            added = None if added is None else self.of_cells(added, shape)
+            mask, bias = masks.plain(added, 4, self.num_rows, self.num_keys, False)
+            # Beside a bias float32 rounds the slope: steps by plain numbers say it exactly, where no other changes it.
+            exact = scale_by_numbers(scores.steps)
+            if abs(most - exact) + abs(scale - exact) <= 1e-5 * abs(exact):
+                scale = most = exact
             if most - scale > (close := 1e-5 * max(abs(most), abs(scale))):  # a scale for each head or row: q bears it
                 low, high = torch.where(hidden, torch.inf, slope), torch.where(hidden, -torch.inf, slope)
                 axis = self.cells.index(self.key) if len(shape) == len(self.cells) else -1
@@ -585,14 +590,14 @@ class _Reading:
         return raw, back
 
 
-def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """What all steps do to a score, as shift and slope of each cell, and the shape of the scores when they did it.
+def effect_of_steps(scores: Scores, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, torch.Size]:
+    """What all steps do to a score: shift, slope and whether it is hidden, of each cell; and the shape of the scores when
+    they did it.
 
     Cells that all fare alike share an axis of size 1. Errors: UnreadError where the steps are no such function.
     """
     steps, shape = scores.steps, scores.shape
     acting = [step for step in steps if step.acts]
-    dtype = torch.float32 if like.device.type == "mps" else torch.float64
     if len({step.section for step in acting}) <= 1:
         shape = acting[0].shape if acting else shape
         start = torch.Size([1] * len(shape))
@@ -605,7 +610,8 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
     else:  # masks act on scores that are cut into axes one way and another
         assert scores.product is not None
         start = scores.product.shape
-    device = like.device if acting else "cpu"
+    dtype = torch.float64 if weights.dtype == torch.float64 or not acting else torch.float32
+    device = weights.device if acting else "cpu"  # where all cells fare alike, nothing waits for the device
 
     def at(score: float) -> Tensor:
         x = torch.full(start, score, dtype=dtype, device=device)
@@ -613,12 +619,23 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
             x = step(x)
         return x
 
-    shift, one, far = map(at, PROBES)
-    slope = (one - shift).nan_to_num(0.0, 0.0, 0.0)
-    straight = torch.isclose(far, shift + PROBES[2] * slope, rtol=1e-4, atol=1e-4) | (shift <= HIDDEN)
-    if not bool(straight.all()):
+    # In place, since these may be as large as the module's own maps.
+    shift = at(0.0)
+    slope = at(FAR).sub_(shift).div_(FAR)
+    hidden = (shift <= HIDDEN) | ((slope == 0) & (shift <= FILLED))
+    off = at(NEAR).sub_(shift).sub_(slope, alpha=NEAR).abs_()
+    if not bool(((off <= 1e-4 + 1e-6 * shift.abs()) | hidden).all()):
         raise UnreadError("its scores go through a function that is no scale, mask or bias")
-    return shift, slope, shape
+    return shift, slope, hidden, shape
+
+
+def scale_by_numbers(steps: Sequence[Step]) -> float:
+    """What the steps without a tensor make of a score of 1, less what they make of 0."""
+    x = torch.tensor([0.0, 1.0], dtype=torch.float64, device="cpu")
+    for step in steps:
+        if step.name in BY_CELL and not step.acts:
+            x = step(x)
+    return float(x[1] - x[0])
 
 
 def _is_parameter(x: Tensor, module: nn.Module) -> bool:
