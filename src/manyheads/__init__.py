@@ -18,6 +18,7 @@ __all__ = [
     "record_call",
     "open_recording",
     "tap",
+    "declare",
     "Inputs",
     # what the heads do
     "measure",

@@ -25,6 +25,7 @@ from .long_context import streaming as streaming
 from .measurement import measure as measure
 from .measurement import statistics_of as statistics_of
 from .measurement.corpus_run import HeadSums as HeadSums
+from .models import declare as declare
 from .models import load as load
 from .models import size as size
 from .models import tap as tap

@@ -296,19 +296,23 @@ def without_the_interface(kind):
 
 
 @pytest.mark.parametrize("kind", ["BloomModel", "GPTNeoModel"])
-def test_a_transformers_model_without_the_interface_is_named_never_recorded_empty(kind, fresh):
+def test_a_transformers_model_that_attends_outside_the_interface_is_read_with_its_own_maps(kind, fresh):
     model = without_the_interface(kind)
     inputs = padded(fresh, LENGTHS, VOCAB_SIZE)
-    module = r"module 'h\.0\.(attn\.attention|self_attention)'"
-    wanted = rf"^{kind}: {module} .*makes its attention weights by hand.*Nothing was recorded"
-    refuses(ModelError, wanted, mh.record_call, model, **inputs)
-    refuses(ModelError, wanted, measure_call, model, **inputs)
-    with pytest.raises(ModelError, match=wanted):
-        _ = mh.load(model).spec
+    with torch.no_grad():
+        maps = model(**inputs, output_attentions=True).attentions
+    rec = mh.record_call(model, **inputs)
+    assert [layer.site.module for layer in rec.layers] == [site.module for site in mh.load(model).spec.sites]
+    for layer, own in zip(rec.layers, maps, strict=True):
+        assert layer.because.endswith("computed by the module itself")
+        for text, length in enumerate(LENGTHS):
+            first = int(inputs["attention_mask"][text].argmax())
+            real = slice(first, first + length)
+            assert float((layer.weights(text=text) - own[text, :, real, real]).abs().max()) <= 1e-5
 
 
 class ByHand(nn.Module):
-    """Attends by a softmax and a product, as transformers' T5 did, and says what family it is of."""
+    """Attends in a way that cannot be read, and says what family it is of."""
 
     def __init__(self, family):
         super().__init__()
@@ -316,20 +320,20 @@ class ByHand(nn.Module):
         self.config.model_type = family
 
     def forward(self, x):
-        return torch.softmax(x @ x.transpose(-1, -2), -1) @ x
+        return torch.softmax(x @ x.transpose(-1, -2), -2) @ x
 
 
 @pytest.mark.parametrize(
     ("family", "version", "remedy"),
     [("t5", "5.9.0", "install transformers 5.15 or newer, where t5 uses transformers' attention interface"),
-     ("t5", "5.15.0", "load a model that uses transformers' attention interface"),
+     ("t5", "5.15.0", "tell where its q, k and v are (mh.declare)"),
      ("gptj", "5.23.0", "install transformers 5.24 or newer, where gptj uses"),
      ("ctrl", "5.12.1", "install transformers 5.13 or newer, where ctrl uses"),
-     ("bloom", "5.9.0", "load a model that uses transformers' attention interface")],
+     ("bloom", "5.9.0", "tell where its q, k and v are (mh.declare)")],
 )  # fmt: skip
 def test_family_that_a_newer_transformers_shows_is_refused_with_that_version(family, version, remedy, monkeypatch):
     monkeypatch.setattr(private_names, "_version", lambda library: version)
-    message = rf"^ByHand.*makes its attention weights by hand.*Nothing was recorded.*{re.escape(remedy)}"
+    message = rf"^ByHand.*computes its attention itself.*Nothing was recorded.*{re.escape(remedy)}"
     refuses(ModelError, message, mh.record_call, ByHand(family).eval(), torch.randn(2, 3, 7, 5))
 
 

@@ -128,15 +128,15 @@ def _run(model: Any, name: str) -> tuple[dict[str, Any], Maps]:
 def _sharpen(model: nn.Module, given: dict[str, Any], maps: Maps) -> Maps:
     """Scale queries and keys, each attention by itself, until it is sharp enough, not too sharp, or nothing helps."""
     owners = _owners(model, maps)
-    first = {path: max(map(largest, each)) for path, each in maps.called.items()}
+    first = {path: max(map(largest, each)) for path, each in maps.by_path.items()}
     for turn in range(ROUNDS):
         before = first if turn >= PATIENCE else {}
-        factors = {path: _factor(each, before.get(path)) for path, each in maps.called.items() if owners.get(path)}
+        factors = {path: _factor(each, before.get(path)) for path, each in maps.by_path.items() if owners.get(path)}
         if set(factors.values()) <= {1.0}:
             break
         _scale(owners, factors)
         again = own_maps(model, given)
-        if not all(bool(torch.isfinite(one).all()) for each in again.called.values() for one in each):
+        if not all(bool(torch.isfinite(one).all()) for each in again.by_path.values() for one in each):
             _scale(owners, {path: 1 / factor for path, factor in factors.items()})
             break
         maps = again
@@ -145,7 +145,7 @@ def _sharpen(model: nn.Module, given: dict[str, Any], maps: Maps) -> Maps:
 
 def _owners(model: nn.Module, maps: Maps) -> dict[str, list[nn.Parameter]]:
     """The weights that make queries and keys, of each module that attends."""
-    modules = {path: model.get_submodule(path) for path in maps.called if path != "?"}
+    modules = {path: model.get_submodule(path) for path in maps.by_path if path != "?"}
     return {
         path: [weight for name, weight in module.named_parameters() if QUERY_OR_KEY.search(name)]
         for path, module in modules.items()

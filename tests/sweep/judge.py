@@ -130,7 +130,7 @@ def _recorded_model(built: Built) -> tuple[Any, str]:
 def compare(verdict: Verdict, recording: Recording, maps: Maps, inputs: dict[str, Any]) -> Verdict:
     """Every layer, text and head of the recording against the model's own map, and no map without a layer."""
     layers = [layer for stack in recording.stacks.values() for layer in stack]
-    faults, matched = [], set()
+    faults, matched, own_maps = [], set(), []
     for layer in layers:
         path, turn = _place(layer)
         own = _own_map(maps, path, turn, layer)
@@ -138,14 +138,16 @@ def compare(verdict: Verdict, recording: Recording, maps: Maps, inputs: dict[str
             faults.append(f"{path}: recorded, but the model made no such map")
             continue
         matched.add((path, turn))
+        own_maps.append(own)  # also one that a module made by a softmax of its own
         error, peak = _distance(layer, own, inputs)
         verdict.worst, verdict.largest = max(verdict.worst, error), max(verdict.largest, peak)
         if not error <= ALLOWED:
             faults.append(f"{path}: off by {error:.2g}")
     for path, each in maps.called.items():
         faults += [f"{path}: not recorded" for turn in range(len(each)) if (path, turn) not in matched]
-    verdict.own = sum(any(_same(one, own) for own in maps.returned) for one in _all(maps))
-    strangers = _strangers(maps)
+    known = _all(maps) + [own for own in own_maps if not any(own is one for one in _all(maps))]
+    verdict.own = sum(any(_same(one, own) for own in maps.returned) for one in known)
+    strangers = _strangers(maps, known)
     left_out = str(recording.provenance.get("left out", ""))
     if strangers and not left_out:
         faults.append(f"{strangers} of the maps that the model returns itself were not recorded")
@@ -165,10 +167,13 @@ def _place(layer: LayerRecord) -> tuple[str, int]:
 
 
 def _own_map(maps: Maps, path: str, turn: int, layer: LayerRecord) -> Tensor | None:
-    for kept in (maps.called, maps.softened):
-        if turn < len(kept.get(path, ())):
-            own = kept[path][turn]
-            shape = (*layer.q.shape[:3], own.shape[-1])  # heads may be folded into texts
+    shape = (*layer.q.shape[:3], layer.k.shape[2])
+    # What a module softens besides, a kernel of a convolution say, has other sizes.
+    softened = [own for own in maps.softened.get(path, ()) if own.ndim == 4 or own.numel() == math.prod(shape)]
+    for kept in (maps.called.get(path, ()), softened):
+        if turn < len(kept):
+            own = kept[turn]
+            shape = (*shape[:3], own.shape[-1])  # heads may be folded into texts
             return own.reshape(shape) if own.ndim != 4 and own.numel() == math.prod(shape) else own
     return None
 
@@ -226,9 +231,9 @@ def _all(maps: Maps) -> list[Tensor]:
     return [one for each in maps.called.values() for one in each] + maps.without_sinks
 
 
-def _strangers(maps: Maps) -> int:
+def _strangers(maps: Maps, known: list[Tensor]) -> int:
     """How many maps that the model hands out are none that we saw made. (A state of recurrence is no map.)"""
-    known, weights = _all(maps), [own for own in maps.returned if not bool((own < 0).any())]
+    weights = [own for own in maps.returned if not bool((own < 0).any())]
     return sum(not any(_same(one, own) for one in known) for own in weights)
 
 

@@ -39,6 +39,11 @@ class Maps:
     returned: list[Tensor] = field(default_factory=list)
     output: Any = None
 
+    @property
+    def by_path(self) -> dict[str, list[Tensor]]:
+        """All maps by the module that made them: those of attention functions, or else what it softened itself."""
+        return {**self.softened, **self.called}
+
 
 def own_maps(model: nn.Module, inputs: dict[str, Any]) -> Maps:
     """Run the model once and keep every map it makes; `returned` are the `attentions` that it hands out itself."""
@@ -180,8 +185,9 @@ class _Functions(TorchFunctionMode):
             self.maps.scored[self.stack[-1]].append(scores)
             self.maps.called[self.stack[-1]].append(weights)
         elif self.stack and func in SOFTMAX and result.ndim >= 3:
-            self.maps.scored[self.stack[-1]].append((args[0] if args else kwargs["input"]).detach())
-            self.maps.softened[self.stack[-1]].append(result.detach().float())
+            path = self.stack[-1].removesuffix(".softmax")  # a softmax that is a module is its parent's
+            self.maps.scored[path].append((args[0] if args else kwargs["input"]).detach())
+            self.maps.softened[path].append(result.detach().float())
         return result
 
     def _torchs_layer(self, args: Any, kwargs: Any) -> Any:

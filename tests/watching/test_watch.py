@@ -702,7 +702,7 @@ class ByHand(nn.Module):
 
     def forward(self, x):
         x = self.line(x)
-        return (x @ x.transpose(1, 2)).softmax(-1) @ x
+        return (x @ x.transpose(1, 2)).softmax(-2) @ x
 
 
 def test_what_cannot_be_watched_is_refused_in_words(fresh):
@@ -739,7 +739,7 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
     refuses(ModelError, "this watch is closed: make another one", seen.step)
     with mh.watch(line := nn.Linear(2, 2)), pytest.raises(ModelError, match="made no attention call"):
         line(torch.randn(1, 2))
-    with mh.watch(by_hand := ByHand()), pytest.raises(ModelError, match="by hand"):
+    with mh.watch(by_hand := ByHand()), pytest.raises(ModelError, match="computes its attention itself"):
         by_hand(torch.randn(1, 3, 6))
     with mh.watch(model) as seen:
         model(**batch(fresh))

@@ -93,5 +93,5 @@ def watched(
                 f"them, as in ids.to({str(place)!r})."
             ) from error
     if observers and not state.sites:
-        raise ModelError(no_way_in(model, name, state.by_hand))
+        raise ModelError(no_way_in(model, name, state.unread))
     return Ran(outputs, state)

@@ -348,8 +348,8 @@ def recording_of(
         "guard_error": max(state.guard_error for state in states),
         "float64_error": max(keeper.error for keeper in keepers),
     }
-    if states[0].by_hand:
-        about["left out"] = left_out(states[0].by_hand)
+    if states[0].unread:
+        about["left out"] = left_out(states[0].unread)
     if any(state.edited for state in states):
         about["edited"] = EDITED
     if any(keeper.spills for keeper in keepers):

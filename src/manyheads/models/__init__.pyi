@@ -19,5 +19,6 @@ from .loading.load import load as load
 from .loading.load import model_facts as model_facts
 from .loading.offloaded import device_of as device_of
 from .taps.call import AttentionCall as AttentionCall
+from .taps.declared import declare as declare
 from .taps.tap import tap as tap
 from .weights.cut import kept_in as kept_in

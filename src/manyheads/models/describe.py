@@ -55,7 +55,7 @@ def probe(model: nn.Module, name: str) -> tuple[Site, ...]:
     with tap(model) as state:
         run(model, name, inputs)
     if not state.sites:
-        raise ModelError(no_way_in(model, name, state.by_hand))
+        raise ModelError(no_way_in(model, name, state.unread))
     return tuple(state.sites.values())
 
 

@@ -43,7 +43,7 @@ from manyheads.heads import Head, HeadsLike, parse_heads, written
 from manyheads.machine import own_rank
 from manyheads.measurement import place_of
 from manyheads.models import AttentionCall, text_config_of
-from manyheads.models.taps import log
+from manyheads.models.taps import OWN_NOTES, log
 from manyheads.recording import PerHeadResult
 from manyheads.recording.exact_map import Pass
 from manyheads.spec import Site
@@ -53,7 +53,7 @@ from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumb
 from manyheads.watching.history import HeadHistory, open_history
 from manyheads.watching.loggers import Logger, check_logger, log_pictures, log_step
 from manyheads.watching.qk_clip import Clip, QKClip, require_limit
-from manyheads.watching.training_tap import TrainingTap
+from manyheads.watching.training_tap import TrainingTap, Unseen
 
 if TYPE_CHECKING:  # half a second to import: only who asks for a frame waits for it
     import pandas as pd
@@ -167,6 +167,7 @@ class WatchOptions:
     pictures: bool = False
     on_alert: Action | Sequence[Action] | None = None
     limits: Mapping[str, float] | None = None
+    unseen: Unseen = "raise"
 
     def __post_init__(self) -> None:
         for name, number in (("every", self.every), ("rows", self.rows)):
@@ -237,8 +238,9 @@ class Watch:
         self._losses: list[Tensor] = []  # of this step's passes
         self._adds_losses = False  # they are parts of the step's, not each the mean of its own tokens
         self._tap = TrainingTap(
-            model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method, self._end_pass
-        )
+            model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method, self._end_pass,
+            options.unseen,
+        )  # fmt: skip
         self.model = self._tap.model
         for watched in list(_WATCHED):
             if self.model in {*watched.modules()} or watched in {*self.model.modules()}:
@@ -299,6 +301,8 @@ class Watch:
         total = losses.double().sum() if self._adds_losses and len(losses) else losses.double().mean()
         summed, known_loss = self._over_processes(numbers, float(total))
         if not bool((summed[1] > 0).any() or (summed[2] != -torch.inf).any()):
+            if self._tap.is_blind:  # which was said
+                return
             log.warning(
                 "step %s was to be watched, and no forward pass with gradients was seen: call step() after each step "
                 "of the optimizer, and train the very model that is watched",
@@ -480,6 +484,9 @@ class Watch:
         self._sites.setdefault(call.site.module, call.site)
         if call.site.module not in self._layers:
             self._layers[call.site.module] = LayerNumbers.empty(call.site.num_heads, len(self.chosen.names))
+            for note in OWN_NOTES:
+                if call.because.endswith(note):
+                    self._layers[call.site.module].because.add(f"attention {note}")
         texts = self._texts_of(call)
         if texts is not None:
             add_call(self._layers[call.site.module], call, texts, self.chosen, self.rows, self._passes)
@@ -599,12 +606,14 @@ def watch(
     pictures: bool = False,
     on_alert: Action | Sequence[Action] | None = None,
     limits: Mapping[str, float] | None = None,
+    unseen: Unseen = "raise",
 ) -> Watch:
     """Watch every head of a model while it trains. Use it in a `with` block, and call `.step()` after each step.
 
     - `model`: any model whose attention can be seen (transformers', this library's layers, `nn.MultiheadAttention`,
-      whatever calls `scaled_dot_product_attention`), in training mode or not, inside DistributedDataParallel, sharded
-      by `fully_shard`, with adapters, under autocast; one that is compiled is read by a probe (`.because`).
+      whatever calls `scaled_dot_product_attention` or has a softmax between two products), in training mode or not,
+      inside DistributedDataParallel, sharded by `fully_shard`, with adapters, under autocast; one that is compiled is
+      read by a probe (`.because`).
     - `every`: watch the first step and each multiple of it.
     - `statistics`: `max_logit`, `max_logit_uncapped`, `max_logit_unscaled`, `q_norm`, `k_norm`, `output_share`, and
       those of the table that ask for no words (`entropy`, `first_mass`, `heaviest_key`, `missing_mass` ...).
@@ -620,12 +629,14 @@ def watch(
       logits by `QKClip` from then on), "save" (the step's batch, as safetensors in `OUT.alerts/`), a function of the
       `HeadAlert`, or a list of these.
     - `limits`: of alerts, in place of their own: {"max_logit": 50}. Alerts: `manyheads.watching.RULES`.
+    - `unseen`: where no layer's attention can be read, or what was read is not what a layer computed: "raise" an error,
+      or "warn" once and go on without it; layers keep their numbers.
 
     Weights are those before dropout. Means are over the tokens that the step trained on; padding is left out, and texts
     that are packed are texts of their own.
     Cost: see docs/howto/watch-training.md. Errors: PlanError, StatisticError, HeadError, ModelError, GuardError.
     """
-    options = WatchOptions(every, statistics, rows, out, log_heads, pictures, on_alert, limits)
+    options = WatchOptions(every, statistics, rows, out, log_heads, pictures, on_alert, limits, unseen)
     return Watch(model, options, step, method, logger)
 
 
@@ -650,8 +661,9 @@ class WatchCallback:
         pictures: bool = False,
         on_alert: Action | Sequence[Action] | None = None,
         limits: Mapping[str, float] | None = None,
+        unseen: Unseen = "raise",
     ) -> None:
-        self.options = WatchOptions(every, statistics, rows, out, log_heads, pictures, on_alert, limits)
+        self.options = WatchOptions(every, statistics, rows, out, log_heads, pictures, on_alert, limits, unseen)
         if qk_clip is not None:
             require_limit(qk_clip)
             if "clip" in self.options.actions:

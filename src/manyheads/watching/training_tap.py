@@ -22,21 +22,23 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from manyheads import private_names
-from manyheads.errors import ModelError
+from manyheads.errors import ModelError, PlanError
 from manyheads.models import device_of, tap
-from manyheads.models.taps import RUNNING, Observer, RawCall, Tap, no_way_in
+from manyheads.models.taps import Observer, RawCall, Tap, Unread, begin, left_out, log, no_way_in
 
 INSIDE = "read in the training step itself: weights before dropout"
 PROBE = (
     "read by a probe, since {what} is compiled, where nothing can be seen: one more forward pass of the step's first "
     "batch, uncompiled, without gradients and without dropout"
 )
+Unseen = Literal["raise", "warn"]
+UNSEEN: tuple[Unseen, ...] = get_args(Unseen)
 Inputs = tuple[Sequence[Any], Mapping[str, Any]]
 
 
@@ -46,7 +48,8 @@ class TrainingTap:
     `on_pass(args, kwargs)` is called before each such pass with the model's inputs, `on_output(output)` after each that
     is no probe with what it returned. `because` says how calls are read.
     Whoever watches calls `next_step()` when a step is over. `method`: what is called for a pass, where that is not the
-    model itself (Lightning calls `training_step`).
+    model itself (Lightning calls `training_step`). `unseen`: "raise" ends the training at what cannot be read; "warn"
+    goes on without it, and says so once.
     The guard checks each layer against the model's own output the first time that it is seen without dropout, and
     without NaN.
     Errors: ModelError for what is no module, for replicas (`nn.DataParallel`), and, in the forward pass, for a model
@@ -61,8 +64,14 @@ class TrainingTap:
         on_pass: Callable[[Sequence[Any], Mapping[str, Any]], None] | None = None,
         method: str = "",
         on_output: Callable[[object], None] | None = None,
+        unseen: Unseen = "raise",
     ) -> None:
+        if unseen not in UNSEEN:
+            raise PlanError(f"{unseen=}: give 'raise' or 'warn'.")
         self.model, wrappers = unwrapped(model)
+        self.lenient = unseen == "warn"
+        self.unread: dict[str, Unread] = {}  # of all passes so far
+        self.is_blind = False  # whether no layer was seen in the last pass, and the training goes on
         self.observe, self.wants_pass, self.on_pass, self.on_output = observe, wants_pass, on_pass, on_output
         compiled = compiled_part(self.model, wrappers)
         self.how_read = PROBE.format(what=compiled) if compiled else INSIDE
@@ -125,6 +134,7 @@ class TrainingTap:
             self.probed = self.probing = True
             try:
                 with in_evaluation(self.model), self._tap() as state:
+                    state.unread |= self.unread
                     self.run(*args, **kwargs)
                 self._require_seen(state)
             finally:
@@ -132,8 +142,9 @@ class TrainingTap:
             return
         stack = ExitStack()
         state = stack.enter_context(self._tap())
+        state.unread |= self.unread
         # Torch called the hooks for all modules before this one, and so the root is not on the stack of what runs.
-        RUNNING.modules.append(self.model)
+        begin(self.model, tuple(args))
         stack.push(lambda kind, *_: self._require_seen(state) if kind is None else None)
         self._open.append(stack)
 
@@ -145,7 +156,7 @@ class TrainingTap:
             self._open.pop().__exit__(*sys.exc_info())
 
     def _tap(self) -> AbstractContextManager[Tap]:
-        return tap(self.model, self.observe, guard=self._guards, training=True)
+        return tap(self.model, self.observe, guard=self._guards, training=True, lenient=self.lenient)
 
     def _guards(self, path: str, raw: RawCall) -> bool:
         """Whether the guard is to look at a site: the first time only that all of its numbers are finite.
@@ -167,8 +178,17 @@ class TrainingTap:
         return True
 
     def _require_seen(self, state: Tap) -> None:
-        if not state.sites:
-            raise ModelError(no_way_in(self.model, type(self.model).__name__, state.by_hand))
+        """A pass is over. Errors: ModelError where nothing of it was seen, and that ends the training."""
+        # Layers that the guard refused are sites, too, of which nothing was observed.
+        was_blind, self.is_blind = self.is_blind, state.sites.keys() <= state.unread.keys()
+        if self.is_blind and not self.lenient:
+            raise ModelError(no_way_in(self.model, type(self.model).__name__, state.unread))
+        new = {path: unread for path, unread in state.unread.items() if path not in self.unread}
+        self.unread |= new
+        if new:
+            log.warning("left out of the watch: %s", left_out(new))
+        elif self.is_blind and not was_blind:
+            log.warning("%s", no_way_in(self.model, type(self.model).__name__, state.unread))
 
 
 @contextmanager

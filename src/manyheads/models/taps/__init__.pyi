@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .declared import OWN_NOTES as OWN_NOTES
 from .call import TOLERANCE as TOLERANCE
 from .call import Aligner as Aligner
 from .call import Edit as Edit
@@ -11,9 +12,9 @@ from .mask_arguments import MaskReader as MaskReader
 from .mask_arguments import is_causal_without_mask as is_causal_without_mask
 from .open_taps import EDITED as EDITED
 from .open_taps import OPEN as OPEN
-from .open_taps import RUNNING as RUNNING
 from .open_taps import RawCall as RawCall
 from .open_taps import Tap as Tap
+from .open_taps import Unread as Unread
 from .open_taps import left_out as left_out
 from .open_taps import log as log
 from .open_taps import no_way_in as no_way_in
@@ -21,3 +22,4 @@ from .open_taps import own_number as own_number
 from .open_taps import unwatched as unwatched
 from .tap import require_tappable as require_tappable
 from .tap import standing_in as standing_in
+from .through_torch import begin as begin

@@ -39,7 +39,8 @@ SINGLE = 2.0**-24  # unit roundoff of float32, in which models accumulate and mo
 
 
 class CapturedLse(NamedTuple):
-    """The lse that the model's own kernel returned, as `[b h q]`, and which kernel that is, in words."""
+    """The lse that the model's own kernel returned, as `[b h q]`, and which kernel that is, in words; "" for a softmax of
+    the module's own."""
 
     lse: Float[Tensor, "b h q"]
     kernel: str
@@ -198,6 +199,8 @@ def lse_of(
     if captured is not None and captured.lse.numel() == q.shape[0] * q.shape[1] * q.shape[2]:
         lse = captured.lse.reshape(q.shape[:3]).contiguous()
         because = f"the model's own fused kernel returned the lse ({captured.kernel})"
+        if not captured.kernel:
+            because = "the lse is of the module's own softmax"
         if rule.sinks is not None:  # no fused kernel of torch knows them: they are on top of what it returned
             lse = torch.logaddexp(lse, rule.sinks.to(lse.dtype)[None, :, None].expand_as(lse))
     else:

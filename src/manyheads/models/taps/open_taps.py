@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from manyheads import private_names
 from manyheads.attention import FUSED_KERNELS, Mask, Rule, exact_arithmetic, log_sum_exp, row_lse
+from manyheads.errors import GuardError
 from manyheads.models.taps import call as guarding
 from manyheads.models.taps.call import AttentionCall, CapturedLse, Edit, KnownLse, Observer, lse_of
 from manyheads.models.taps.mask_arguments import MaskReader
@@ -65,15 +66,27 @@ class WatchFused(TorchDispatchMode):
         return self.all_lse[0] if len(self.all_lse) == 1 else None
 
 
+class Unread(NamedTuple):
+    """A module that made attention weights where no way in could read them: its class, and why."""
+
+    kind: str
+    reason: str
+
+
+class UnreadError(Exception):
+    """Why a module's own attention cannot be read; it becomes an `Unread` of the taps on the module."""
+
+
 class _Running(threading.local):
     """What this thread is running: modules, outermost first, and how many calls the ways in are carrying out.
 
-    `watch`: what torch's own attention function is to be called under. Per thread: two threads may run one model, and
+    `inputs`: by id, the shape of the first tensor among a module's arguments. `watch`: what torch's own attention function is to be called under. Per thread: two threads may run one model, and
     each must see its own stack of modules.
     """
 
     def __init__(self) -> None:
         self.modules: list[nn.Module] = []
+        self.inputs: dict[int, torch.Size] = {}
         self.calls = 0
         self.watch: WatchFused | None = None
 
@@ -122,8 +135,8 @@ def unwatched() -> Iterator[None]:
 class Tap:
     """An open tap. `sites` in the order in which layers first called; `guard_error` the worst so far.
 
-    `because`: how many calls had their lse from where. `by_hand`: modules that made attention weights where no way in
-    could see them, path to class. `edited`: whether another tap of this thread edits the model. `guard`, where it is a
+    `because`: how many calls had their lse from where. `unread`: modules that made attention weights where no way in
+    could read them, by path. `edited`: whether another tap of this thread edits the model. `guard`, where it is a
     function, is asked for each site's module, with its call.
     """
 
@@ -132,11 +145,12 @@ class Tap:
     edits: Sequence[Edit] = ()
     guard: bool | Callable[[str, RawCall], bool] = True
     training: bool = False
+    lenient: bool = False
     thread: int = 0
     sites: dict[str, Site] = field(default_factory=dict)
     guard_error: float = 0.0
     because: dict[str, int] = field(default_factory=dict)
-    by_hand: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
     edited: bool = False
     paths: dict[int, str] = field(default_factory=dict)  # a module's id -> its path: the model holds its modules alive
     calls: dict[str, int] = field(default_factory=dict)  # of this forward pass, by path
@@ -178,8 +192,9 @@ class Tap:
 
     def guards(self, raw: RawCall, site: Site) -> bool:
         """Whether the guard is to look at a call."""
-        # Under dropout the outputs are not those of the weights: only where there is none can the two be compared.
-        if self.training and raw.dropout > 0:
+        # Under dropout the outputs are not those of the weights: only where there is none, or where the module's own
+        # weights are known, can the two be compared.
+        if self.training and raw.dropout > 0 and raw.weights is None:
             return False
         return self.guard if isinstance(self.guard, bool) else self.guard(site.module, raw)
 
@@ -253,7 +268,8 @@ OPEN = Open()
 class RawCall:
     """One call, by whichever way it came in, for the taps. `lse`: the kernel's, where it gave one.
 
-    `dropout`: with which probability the call left weights out. `note`: what else to say of how it was read.
+    `dropout`: with which probability the call left weights out; `weights`: those before that, where the module itself
+    made them. `note`: what else to say of how it was read.
     """
 
     module: nn.Module
@@ -268,6 +284,11 @@ class RawCall:
     gain: Tensor | None = None
     dropout: float = 0.0
     note: str = ""
+    weights: Tensor | None = None
+
+    @property
+    def values_by_head(self) -> Tensor:
+        return self.v.detach().repeat_interleave(self.q.shape[1] // self.v.shape[1], 1)
 
     @unwatched()
     def show(self, taps: list[Tap]) -> Tensor:
@@ -292,6 +313,8 @@ class RawCall:
         causal = self.mask.num_queries > 1 and not self.mask.sees_ahead
         for state in taps:
             site = state.site(self, causal)
+            if state.lenient and site.module in state.unread:
+                continue
             call = AttentionCall(
                 site, q, k, v, self.mask, self.rule, self.out, known, state.projection(self), self.gain
             )
@@ -302,7 +325,16 @@ class RawCall:
                 with exact_arithmetic():
                     if checks:
                         # What the model itself computed, before any edit: that is what a recording stands for.
-                        state.guard_error = max(state.guard_error, guarding.check(call, state.model))
+                        checked = call
+                        if self.weights is not None:
+                            checked = replace(call, out=self.weights.to(call.v.dtype) @ self.values_by_head)
+                        try:
+                            state.guard_error = max(state.guard_error, guarding.check(checked, state.model))
+                        except GuardError as error:
+                            if not state.lenient:
+                                raise
+                            state.unread[site.module] = Unread(type(self.module).__name__, str(error))
+                            continue
                     if checks or state.on_call is not None:  # after the guard, which may put a finer lse in its place
                         state.because[call.because] = state.because.get(call.because, 0) + 1
                     if state.on_call is not None:
@@ -315,30 +347,29 @@ class RawCall:
         return edited
 
 
-def no_way_in(model: nn.Module, name: str, by_hand: dict[str, str]) -> str:
+def no_way_in(model: nn.Module, name: str, unread: Mapping[str, Unread]) -> str:
     """The message for a model whose attention never showed."""
     whose = name if name == type(model).__name__ else f"{name} ({type(model).__name__})"
-    if by_hand:
-        path, kind = next(iter(by_hand.items()))
+    if unread:
+        path, (kind, reason) = next(iter(unread.items()))
         where = f"module {path!r} ({kind})" if path else kind
-        more = f", and {len(by_hand) - 1} more like it," if len(by_hand) > 1 else ""
+        more = f", and {len(unread) - 1} more like it," if len(unread) > 1 else ""
         family = getattr(getattr(model, "config", None), "model_type", "")
-        remedy = "load a model that uses transformers' attention interface"
+        remedy = "tell where its q, k and v are (mh.declare)"
         if since := private_names.seen_since(family):
             remedy = f"install transformers {since} or newer, where {family} uses transformers' attention interface"
         return (
-            f"{whose}: {where}{more} makes its attention weights by hand, with a softmax and a product, where nobody "
-            f"can see them. Nothing was recorded. Have it call torch.nn.functional.scaled_dot_product_attention, or "
-            f"{remedy}."
+            f"{whose}: {where}{more} computes its attention itself, in a way that cannot be read: {reason}. Nothing was "
+            f"recorded. Have it call torch.nn.functional.scaled_dot_product_attention, or {remedy}."
         )
     return (
-        f"{whose} made no attention call that can be seen: it uses neither transformers' "
-        f"attention interface nor scaled_dot_product_attention, or it does not attend. Nothing was recorded."
+        f"{whose} made no attention call that can be seen: it uses neither transformers' attention interface nor "
+        f"scaled_dot_product_attention nor a softmax between two products, or it does not attend. "
+        f"Nothing was recorded. If it does attend, tell where its q, k and v are (mh.declare)."
     )
 
 
-def left_out(by_hand: dict[str, str]) -> str:
-    """Modules that attend where nobody can see, in words; "" where there are none."""
-    if not by_hand:
-        return ""
-    return f"{', '.join(f'{path} ({kind})' for path, kind in by_hand.items())}: weights made by hand, not seen"
+def left_out(unread: Mapping[str, Unread]) -> str:
+    """Modules that attend where nobody can read it, in words; "" where there are none."""
+    named = ((f"{path} ({kind})" if path else kind, reason) for path, (kind, reason) in unread.items())
+    return "; ".join(f"{name}: not read, since {reason}" for name, reason in named)

@@ -66,6 +66,7 @@ def tap(
     *,
     guard: bool | Callable[[str, RawCall], bool] = True,
     training: bool = False,
+    lenient: bool = False,
 ) -> Iterator[Tap]:
     """See, and change, every attention call of `model` made in this thread.
 
@@ -74,12 +75,14 @@ def tap(
     Outputs stay bit-identical where nothing is edited; only torch's own layers leave their fast path (`through_torch`).
     `guard` may be asked for each site, by its module and call. `training`: the model may be in training mode and its
     parts compiled (what these hide is the caller's care); `on_call` then gets calls without gradients, and the guard
-    leaves calls with dropout out, whose outputs are not what their weights give.
+    leaves calls with dropout out, whose outputs are not what their weights give (unless the module shows its weights).
+    `lenient`: a layer that the guard refuses is left out from then on, as one that cannot be read. Whoever opens a tap
+    for training says what `unread` holds.
     Errors: ModelError for a model in training mode, compiled, or that attends only where nobody can see; GuardError
     where a recording would be wrong. Cost: the guard's few rows, and what `on_call` does.
     """
     modules = require_tappable(model, training)
-    state = Tap(model, on_call, tuple(edits), guard, training, threading.get_ident())
+    state = Tap(model, on_call, tuple(edits), guard, training, lenient, threading.get_ident())
     # A part that torch.compile stands around is the part itself, whoever runs it.
     state.paths = {id(module): path.replace("_orig_mod.", "") for path, module in modules}
     with OPEN.lock:
@@ -106,10 +109,10 @@ def tap(
                 through_torch.remove()
                 if not OPEN.stand_ins:
                     through_transformers.remove()
-    if state.by_hand:
+    if state.unread and not training:
         if not state.sites:
-            raise ModelError(no_way_in(model, type(model).__name__, state.by_hand))
-        log.warning("left out: %s", left_out(state.by_hand))
+            raise ModelError(no_way_in(model, type(model).__name__, state.unread))
+        log.warning("left out: %s", left_out(state.unread))
 
 
 @contextmanager

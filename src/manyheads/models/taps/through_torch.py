@@ -6,15 +6,14 @@ serves that stands under the function's name in `torch.nn.functional`. While the
 their fast path, whose kernel shows nothing: outputs equal the fast path's to rounding, the slow path's to the bit.
 
 With `need_weights=True` torch's layer takes another road, by plain products: a dispatch mode picks q, k, v and the
-per-head outputs out of them. A module that takes neither road, and makes weights by hand (a softmax, then a product),
-is noted by name, so that none is left out in silence. Checked on torch 2.13.
+per-head outputs out of them. A module that takes neither road and makes weights itself is read by `by_hand`, or noted by
+name, so that none is left out in silence. Checked on torch 2.13.
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -27,6 +26,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from manyheads import private_names
 from manyheads.attention import Rule
 from manyheads.errors import ModelError
+from manyheads.models.taps import by_hand, declared
 from manyheads.models.taps.mask_arguments import four_axes
 from manyheads.models.taps.open_taps import OPEN, RUNNING, FunctionWatch, RawCall, WatchFused, carrying_out
 from manyheads.private_names import TorchDispatchMode
@@ -36,40 +36,13 @@ SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal"
 TORCHS_LAYER = F.multi_head_attention_forward
 ARGUMENTS = inspect.signature(TORCHS_LAYER)
 
-SOFTMAX = {torch.softmax, Tensor.softmax, F.softmax}
-CARRY = {
-    F.dropout, torch.dropout, Tensor.to, Tensor.type, Tensor.type_as, Tensor.float, Tensor.half, Tensor.bfloat16,
-    Tensor.view, Tensor.reshape, Tensor.masked_fill, Tensor.__mul__, Tensor.mul, torch.mul, Tensor.contiguous,
-    torch.nan_to_num, Tensor.nan_to_num, torch.masked_fill,
-}  # fmt: skip
-PRODUCT = {
-    torch.matmul, torch.bmm, torch.einsum, Tensor.matmul, Tensor.bmm, Tensor.__matmul__, torch.baddbmm,
-}  # fmt: skip
-"""What makes weights of scores, what may still be done to them, and what reads values with them."""
-WATCHED = frozenset({ATTENTION, TORCHS_LAYER, *SOFTMAX, *CARRY, *PRODUCT})
+WATCHED = frozenset({ATTENTION, TORCHS_LAYER, *by_hand.WATCHED})
 
 SOFTMAX_OPERATOR = private_names.found("_softmax")  # None where torch lacks it: its layer with weights is refused then
 
 _HANDLES: list[Any] = []
 
 
-class _ByHand(threading.local):
-    """Weights that a module made by a softmax of its own, as long as they live."""
-
-    def __init__(self) -> None:
-        self.weights: dict[int, weakref.ref[Tensor]] = {}
-
-    def add(self, tensor: object) -> None:
-        if isinstance(tensor, Tensor) and tensor.ndim >= 3:
-            self.weights[id(tensor)] = weakref.ref(tensor)
-
-    def holds(self, tensor: object) -> bool:
-        # An id is given anew when its tensor is gone, and then the reference is dead or of another tensor.
-        reference = self.weights.get(id(tensor))
-        return reference is not None and reference() is tensor
-
-
-_BY_HAND = _ByHand()
 _TORCHS_LAYER_CALL = threading.local()  # .crosses: whether torch's own layer, which is running, reads another text
 
 
@@ -79,23 +52,35 @@ def install() -> None:
         return
     F.scaled_dot_product_attention = _attention
 
-    def enter(module: nn.Module, _: object) -> None:
+    def enter(module: nn.Module, args: tuple[object, ...]) -> tuple[object, ...] | None:
         taps = OPEN.on(module)
         if not taps:
-            return
+            return None
         if not RUNNING.modules:  # a forward pass begins
-            _BY_HAND.weights.clear()
+            by_hand.clear()
             for tap in taps:
                 tap.calls.clear()
-        RUNNING.modules.append(module)
+        return begin(module, args)
 
-    def leave(module: nn.Module, *_: object) -> None:
+    def leave(module: nn.Module, _: object, output: object) -> object:
         # By identity: a module that was entered before its tap opened leaves without having been put on the stack.
         if RUNNING.modules and RUNNING.modules[-1] is module:
             RUNNING.modules.pop()
+            RUNNING.inputs.pop(id(module), None)
+            if not RUNNING.modules:
+                by_hand.clear()
+            return declared.leave(module, output)
+        return None
 
     _HANDLES.append(register_module_forward_pre_hook(enter))
     _HANDLES.append(register_module_forward_hook(leave, always_call=True))  # after an exception too
+
+
+def begin(module: nn.Module, args: tuple[object, ...]) -> tuple[object, ...] | None:
+    """A module that is tapped runs from here on; its new arguments, where an edit made others."""
+    RUNNING.modules.append(module)
+    RUNNING.inputs[id(module)] = next((x.shape for x in args if isinstance(x, Tensor)), torch.Size())
+    return declared.enter(module, args)
 
 
 def remove() -> None:
@@ -116,16 +101,19 @@ def watching_functions() -> Iterator[None]:
             yield
     finally:
         del RUNNING.modules[depth:]  # a module that was left by way of a tap's end
+        declared.forget()
+        if not depth:
+            by_hand.clear()
 
 
 class _Functions(FunctionWatch):
-    """Carries out attention calls under the eyes of the taps, and notes modules that attend by hand."""
+    """Carries out attention calls under the eyes of the taps, also those of which a module makes the parts itself."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         # Every torch function of the thread comes through here: what is none of ours leaves by the shortest way.
-        if func not in WATCHED:
+        if func not in WATCHED and not by_hand.MAPS.nodes:
             return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
         if func is ATTENTION:
@@ -134,21 +122,7 @@ class _Functions(FunctionWatch):
             return func(*args, **kwargs)
         if func is TORCHS_LAYER:
             return _torchs_layer(args, kwargs)
-        result = func(*args, **kwargs)
-        if func in SOFTMAX:
-            _BY_HAND.add(result)
-        elif not _BY_HAND.weights:
-            pass
-        elif func in CARRY and args and _BY_HAND.holds(args[0]):
-            _BY_HAND.add(result)
-        elif func in PRODUCT:
-            # einsum may take its operands in a list
-            operands = [x for operand in args for x in (operand if isinstance(operand, list | tuple) else (operand,))]
-            if any(map(_BY_HAND.holds, operands)):
-                module = RUNNING.modules[-1]
-                for tap in OPEN.on(module):
-                    tap.by_hand[tap.paths[id(module)]] = type(module).__name__
-        return result
+        return by_hand.carry_out(func, args, kwargs)
 
 
 def _attention(*args: Any, **kwargs: Any) -> Tensor:

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from manyheads.models.taps import Unread
 from manyheads.spec import Site
 from manyheads.statistics.sums.token_kinds import KindCounts
 
@@ -30,7 +31,7 @@ class BatchSums:
 
     `den` holds one for each layer; of the statistics in `columns`, `own` holds one for each head instead. Those in
     `maximum_columns` are maxima (`Statistic.maximum`). `left_out`: the layers from one text to another that were not
-    measured; `by_hand`: the modules that attend where no tap sees it. Neither is written to the disk.
+    measured; `unread`: the modules that attend where no tap sees it. Neither is written to the disk.
     """
 
     sites: tuple[Site, ...]
@@ -46,7 +47,7 @@ class BatchSums:
     edited: bool = False
     maximum_columns: tuple[int, ...] = ()
     left_out: tuple[str, ...] = ()
-    by_hand: Mapping[str, str] = field(default_factory=dict)
+    unread: Mapping[str, Unread] = field(default_factory=dict)
 
     def own_of(self, columns: Sequence[int]) -> Float[Tensor, "t h o"]:
         """Denominators by head of these columns, whether their heads have their own or share their layer's."""

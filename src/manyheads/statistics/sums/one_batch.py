@@ -221,7 +221,7 @@ class BatchReader:
             edited=tap.edited,
             maximum_columns=maxima,
             left_out=tuple(self.left_out),
-            by_hand=tap.by_hand,
+            unread=tap.unread,
         )
 
 

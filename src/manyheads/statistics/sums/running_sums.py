@@ -19,7 +19,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from manyheads.corpora import NONE_FAILED, Failures
-from manyheads.models.taps import EDITED, left_out
+from manyheads.models.taps import EDITED, Unread, left_out
 from manyheads.spec import CROSS, Site
 from manyheads.statistics.head_table import HeadTable
 from manyheads.statistics.statistic import Statistic
@@ -62,7 +62,7 @@ class RunningSums:
     guard_error: float = 0.0
     edited: bool = False
     left_out: tuple[str, ...] = ()  # as those of `BatchSums`, and written down no more than these
-    by_hand: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
 
     def begin(
         self,
@@ -146,7 +146,7 @@ class RunningSums:
         self.guard_error = max(self.guard_error, added.guard_error)
         self.edited |= added.edited
         self.left_out = tuple(dict.fromkeys((*self.left_out, *added.left_out)))
-        self.by_hand |= added.by_hand
+        self.unread |= added.unread
 
     def widen(self, columns: Sequence[int]) -> None:
         """Give these columns denominators by head too."""
@@ -187,7 +187,7 @@ class RunningSums:
     def notes(self, statistics: Sequence[Statistic]) -> dict[str, str]:
         """Notes about layers that were left out, or that no tap can see, and what means nothing of cross-attention."""
         crossed = any(site.stack == CROSS for site in self.sites)
-        return {**crossing_notes(self.left_out, statistics, crossed), HIDDEN_NOTE: left_out(self.by_hand)}
+        return {**crossing_notes(self.left_out, statistics, crossed), HIDDEN_NOTE: left_out(self.unread)}
 
     # ------------------------------------------------------------------------------------------------ as they are kept
 
