@@ -40,7 +40,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
-from manyheads.base import Json, Progress, brief, one_of, whole
+from manyheads.base import Json, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
@@ -56,12 +56,13 @@ from manyheads.edits import (
     weights_of,
 )
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadLike, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.interventions.effects import rank_correlation
 from manyheads.machine import require_all_heads
 from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
 from manyheads.statistics import mean_interval
@@ -364,12 +365,12 @@ class Patching(PerHeadResult):
         order = np.argsort(-np.abs(self.by_head), kind="stable")
         return tuple(self.heads[index] for index in order)
 
-    def share_of_controls_above(self, head: str | Head) -> float | None:
+    def share_of_controls_above(self, head: HeadLike) -> float | None:
         """The share of controls with an effect at least as large: a small one is unusual. None without controls."""
         effect = abs(float(self.by_head[self.head_place(head)]))
         return float(np.mean([abs(value) >= effect for value in self.control])) if self.control else None
 
-    def __getitem__(self, head: str | Head) -> float:
+    def __getitem__(self, head: HeadLike) -> float:
         """A head's value. Errors: HeadError; StatisticError where each position was patched: `by_position`."""
         value = self._of_head(head)
         if value.ndim:
@@ -379,7 +380,7 @@ class Patching(PerHeadResult):
             )
         return float(value)
 
-    def by_position(self, head: str | Head) -> Float64[ndarray, "position"]:
+    def by_position(self, head: HeadLike) -> Float64[ndarray, "position"]:
         """A head's values, one for each of `positions`. Errors: HeadError; StatisticError where there is one value."""
         value = self._of_head(head)
         if not value.ndim:
@@ -389,7 +390,7 @@ class Patching(PerHeadResult):
             )
         return value
 
-    def _of_head(self, head: str | Head) -> Float64[ndarray, "*shape"]:
+    def _of_head(self, head: HeadLike) -> Float64[ndarray, "*shape"]:
         heads = self.spec.select(head)
         if len(heads) != 1:
             raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in patching['L3H7'].")
@@ -453,6 +454,7 @@ class Patching(PerHeadResult):
 # ------------------------------------------------------------------------------------------------------------- patching
 
 
+@shows_progress("patching heads")
 def patch(
     lm: LoadedModel,
     clean: InputsLike | Mapping[str, Tensor],
@@ -469,7 +471,7 @@ def patch(
     controls: int = CONTROLS,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     resume: str | Path | None = None,
     engine: Engine | str | None = None,
 ) -> Patching:
@@ -505,6 +507,7 @@ def patch(
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
     model cannot give, and pairs whose metrics do not differ; HeadError, ModelError, EngineError.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     for name, value, known in (
         ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
     ):  # fmt: skip
