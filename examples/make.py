@@ -54,7 +54,7 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     client = NotebookClient(
         notebook, timeout=PATIENCE_SECONDS, kernel_name="python3", resources=resources, record_timing=False
     )
-    client.execute(env=os.environ | ONE_THREAD)
+    client.execute(env=os.environ | ONE_THREAD | {"TQDM_DISABLE": "1"})  # a bar comes and goes by time
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [_smaller(each) for each in cell.outputs if each.get("name") != "stderr"]

@@ -5,11 +5,12 @@ from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from manyheads.errors import HeadError
-from manyheads.heads import Head, HeadSet, parse_heads, written
+from manyheads.heads import Head, HeadSet, component_name, parse_heads, written
 from tests.refusals import refuses
 
 ONE = {"": (7, 7, 7, 7, 7)}
@@ -49,6 +50,15 @@ def test_heads_sort_by_stack_layer_and_index_as_numbers_are_frozen_and_hash_by_v
     assert {Head("", 1, 2)} == {Head("", 1, 2)}
 
 
+def test_one_head_is_also_a_pair_of_its_layer_and_index_and_itself():
+    pairs = ((3, 7), (np.int64(3), np.int64(7)), Head("", 3, 7))
+    assert {Head.parse(pair) for pair in pairs} == {Head.parse("L3H7")}
+    assert [component_name(what) for what in ((3, 7), "l3h7", "embeddings")] == ["L3H7", "L3H7", "embeddings"]
+    for what in (7, [3, 7], (3, 7, 1), (3.0, 7), None):
+        refuses(HeadError, r"does not name one head\. Write it like 'L3H7' or \(3, 7\)", Head.parse, what)
+    refuses(HeadError, r"\(-1, 7\): -1: layers and heads count from 0", Head.parse, (-1, 7))
+
+
 @pytest.mark.parametrize("text", ["L3", "L3H0-1", "L*H7", "L3H*", "L3H7, L4H0", "", "head"])
 def test_parse_takes_exactly_one_head(text):
     refuses(HeadError, r"does not name one head\. Write it like 'L3H7' or 'encoder:L0H1'", Head.parse, text)
@@ -78,12 +88,27 @@ SAME_SET = [  # every way of asking in a row asks for the same heads
         {3: (6,)},
         {np.int64(3): np.array([6])},
         "L3H6-6",
+        (3, 6),
+        [(3, 6)],
+        (np.int64(3), np.int64(6)),
+        np.argwhere(np.arange(35).reshape(5, 7) == 27),
+        torch.tensor([[3, 6]]),
     ),
     ([f"L3H{h}" for h in range(7)], "L3", "L3H*", "L3H0-6", {3: range(7)}, "L3H3, L3", "L3H4-6,L3H0-3"),
     (["L3H1", "L3H2", "L3H3"], "L3H1-3", ["L3H3", "L3H1-2"], {3: {1, 2, 3}}, (Head("", 3, h) for h in (3, 2, 1))),
     ([f"L{layer}H6" for layer in range(5)], "L*H6", "L0-4H6", {layer: [6] for layer in range(5)}),
-    (["L1H2", "L2H2"], "L1-2H2", " L2H2 ,  L1H2 ", ("L2H2", Head("", 1, 2)), {"L1H2", "L2H2"}),
-    ([f"L{layer}H{h}" for layer in range(5) for h in range(7)], "L*", "L*H*", "L0-4", "L0-4H0-6"),
+    (
+        ["L1H2", "L2H2"],
+        "L1-2H2",
+        " L2H2 ,  L1H2 ",
+        "L1H2 L2H2",
+        " l2h2\tL1H2\n",
+        [(2, 2), (1, 2)],
+        {(1, 2), "L2H2"},
+        ("L2H2", Head("", 1, 2)),
+        {"L1H2", "L2H2"},
+    ),
+    ([f"L{layer}H{h}" for layer in range(5) for h in range(7)], "L*", "L*H*", "L0-4", "L0-4H0-6", "L0 L1-3, L4"),
     ([], [], {}, (), {3: []}),
 ]
 
@@ -139,8 +164,14 @@ BAD = [
     ("L1, 3.6", ONE, r"'3\.6' in 'L1, 3\.6' names no heads.*did you mean 'L3H6'\?"),
     ("L03H06", ONE, r"did you mean 'L3H6'\?"),
     ("encoder: 0.1", SEVERAL, r"did you mean 'encoder:L0H1'\?"),
-    (["L1", 3], ONE, r"3 in \['L1', 3\] is no head\. A list holds texts such as 'L3H7'"),
-    ((3, 6), ONE, r"3 in \[3, 6\] is no head.*did you mean 'L3H6'\?"),
+    (["L1", 3], ONE, r"3 in \['L1', 3\] is no head\. A list holds texts such as 'L3H7', or pairs \(3, 7\)"),
+    ([3, 6], ONE, r"3 in \[3, 6\] is no head.*did you mean 'L3H6'\?"),
+    ((3, 6, 1), ONE, r"3 in \[3, 6, 1\] is no head"),
+    ((3, 6.0), ONE, r"3 in \[3, 6\.0\] is no head"),
+    ((3, 7), ONE, r"'L3H7': there is no head 7 in L3: heads are 0 to 6\. Nearest: 'L3H6'\."),
+    ([(3, -1)], ONE, r"\(3, -1\): -1: layers and heads count from 0, never from the end\."),
+    ((0, 1), SEVERAL, r"'L0H1' does not say which stack"),
+    ("L3H6 L4Hx", ONE, r"'L3H6 L4Hx' names no heads"),
     ("L9H0", ONE, r"'L9H0': there is no layer 9: layers are 0 to 4\. Nearest: 'L4H0'\."),
     ("L3-9H0", ONE, r"'L3-9H0': there is no layer 9: layers are 0 to 4\. Nearest: 'L3-4H0'\."),
     ("L9H99", ONE, r"'L9H99': there is no layer 9: layers are 0 to 4\. Nearest: 'L4H6'\."),

@@ -18,14 +18,18 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from xml.etree import ElementTree
 
 import joblib
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 from torch import nn
 
 import manyheads as mh
@@ -35,6 +39,7 @@ from manyheads import (
     circuits,
     corpora,
     edits,
+    figures,
     inputs,
     interventions,
     measurement,
@@ -563,6 +568,89 @@ def test_result_is_frozen_plain_data_and_one_short_line_and_the_same_after_a_pic
         assert len(line) <= 100 and "\n" not in line, line
 
 
+def cell(value):
+    """A cell of a frame or of an Arrow table, as one value that can be compared: nothing is None, in each of them."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if type(value).__name__ == "NAType" or value != value else value
+
+
+def test_every_table_is_read_through_arrow_row_by_row(read):
+    tables = {type(part).__name__: part for part, _ in read if hasattr(part, "to_pandas")}
+    assert tables.keys() >= {
+        "HeadTable", "Roles", "Comparison", "HeadFamilies", "Importance", "Patching", "Circuit", "Attribution",
+        "Composition", "HeadSplit", "HeadLinks", "WatchedStep", "HeadCurves", "BackupHeads", "Why", "WhyMeans",
+        "Writes",
+    }  # fmt: skip
+    for name, part in tables.items():
+        frame, table = part.to_pandas(), pa.table(part)
+        assert table.column_names == [*frame.columns] and table.num_rows == len(frame), name
+        assert len(frame) or name == "Circuit"  # of two alike texts no head carries anything
+        for column in frame:
+            want = [cell(value) for value in frame[column]]
+            assert [cell(value) for value in table[column].to_pylist()] == want, (name, column)
+
+
+@pytest.mark.slow
+def test_every_table_is_read_by_polars_and_duckdb(read):
+    """Where these are installed (they are in no list of ours), as a user hands a result over."""
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    for result in (part for part, _ in read if hasattr(part, "to_pandas")):
+        frame = result.to_pandas()
+        # polars asks first whether something is a list: of what is one it would make a frame of entries.
+        given = pa.table(result) if isinstance(result, Sequence) else result
+        assert polars.DataFrame(given).shape == frame.shape
+        assert duckdb.sql("SELECT count(*) FROM result").fetchall() == [(len(frame),)]
+
+
+VIEWED = {"LayerRecord", "LoadedModel", "HeadRole", "WatchedStep", "HeadLinks", "Fit", "Placement"}
+
+
+def test_every_result_and_layer_has_a_short_view_for_a_notebook(read):
+    names = {name.rpartition(".")[2] for name in RESULTS}
+    views = {type(part).__name__: part._repr_html_() for part, _ in read if type(part).__name__ in names | VIEWED}
+    assert views.keys() >= names | VIEWED
+    for name, view in views.items():
+        root = ElementTree.fromstring(f"<div>{view}</div>")
+        rows, text = root.findall(".//tbody/tr"), "".join(root.itertext())
+        assert len(rows) <= 21 and len(view) < 25_000 and text.strip() and " object at 0x" not in text, name
+
+
+def test_result_with_a_figure_returns_it_as_matplotlibs(read, tmp_path):
+    drawn = {}
+    for part, _ in read:
+        name = type(part).__name__
+        if hasattr(part, "plot") and name not in drawn:
+            if name == "HeadSplit" and "curve" not in part.evidence:
+                continue
+            drawn[name] = part.plot(1) if name == "LayerRecord" else part.plot()
+    assert drawn.keys() >= {
+        "Attribution", "BackupHeads", "Circuit", "Comparison", "Curve", "HeadCurves", "HeadFamilies", "HeadLinks",
+        "HeadTable", "Importance", "LayerRecord", "Patching", "PooledMaps", "Roles", "Sizing", "WatchedStep",
+    }  # fmt: skip
+    for name, figure in drawn.items():
+        assert isinstance(figure, Figure) and min(figure.get_size_inches()) > 1, name
+    families = next(part for part, _ in read if type(part).__name__ == "HeadFamilies")
+    figures.save_families(families, tmp_path / "families.png")
+    assert families.plot()._repr_png_()[:8] == (tmp_path / "families.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_table_is_drawn_by_any_of_its_columns_and_a_column_without_numbers_is_refused(minilm, tmp_path):
+    table = mh.measure(minilm, TEXTS, ["entropy", "sink_mass"])
+    words = {text.get_text() for text in table.plot("sink_mass").findobj(Text)}
+    largest = table["sink_mass"].max()
+    assert {"sink mass", "L5", "H11", f"Darkest: {largest:.4g}. White: 0.", f"{largest:.2f}"} <= words
+    table.plot().savefig(tmp_path / "grid.svg")
+    assert "entropy" in (tmp_path / "grid.svg").read_text(encoding="utf-8")
+    refuses(
+        mh.errors.StatisticError,
+        r"column='module' is no column of numbers .* it has entropy, sink_mass",
+        table.plot,
+        "module",
+    )
+    roles = mh.find_roles(minilm, TEXTS)
+    refuses(mh.errors.StatisticError, r"rows for 72 heads, and a grid has one number for each", roles.plot, "score")
+
+
 def test_parts_of_results_that_have_plain_data_have_the_same_after_a_pickle(read):
     parts = [(part, data) for part, (*_, (data, _)) in read if data is not None]
     assert {"ModelSpec", "Plan", "HeadRole", "HeadComparison", "Fit"} <= {type(part).__name__ for part, _ in parts}
@@ -742,6 +830,7 @@ def test_table_is_an_array_of_heads_by_statistics_and_is_not_iterated(minilm):
     array[:] = 0
     assert table["entropy"].any() and np.asarray(table, np.float32).dtype == np.float32
     assert "L0H0" in table and table.heads[-1] in table and " l5h11" in table
+    assert table[(1, 2), "entropy"] == table["L1H2", "entropy"] and (1, 2) in table and (6, 0) not in table
     assert "L6H0" not in table and "cross:L0H0" not in table and 3 not in table
     with pytest.raises(mh.errors.HeadError, match=r"'entropy' does not name one head\. Write it like 'L3H7'"):
         _ = "entropy" in table

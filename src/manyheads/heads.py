@@ -6,10 +6,10 @@
     L*H7            head 7 of every layer that has one
     encoder:L0H1    where a model has several stacks, the stack comes first; one of them may have no name, as in a
                     decoder with cross-attention: "L0H1" and "cross:L0H1"
-    L3H7, L5        any of these, separated by commas; l3h7 is L3H7
+    L3H7, L5        any of these, separated by commas or spaces; l3h7 is L3H7
 
-In Python also lists (tuples, sets, ...) of those and of `Head`s, and, where a model has one stack, `{layer: [heads]}`,
-the form people know from head pruning.
+In Python also `(3, 7)`, which is L3H7, lists (sets, ...) of all those and of `Head`s, as `[(3, 7), "L5"]` or the rows
+of an array of pairs, and, where a model has one stack, `{layer: [heads]}`, the form people know from head pruning.
 
 Reading takes two steps. `parts_of` reads the grammar alone, without a model: a plan does that when it is written.
 `parse_heads(what, shape)` then resolves the parts against a model, where `shape` holds the number of heads of each
@@ -26,17 +26,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, ClassVar, SupportsIndex, TypeAlias, cast
+from typing import Any, SupportsIndex, TypeAlias, cast
 
 from manyheads.errors import HeadError
 
 __all__ = [
     "Head",
+    "HeadLike",
     "HeadSet",
     "HeadsLike",
     "LayerPlace",
-    "NotIterated",
     "Shape",
+    "component_name",
     "in_layer",
     "layer_name",
     "parse_heads",
@@ -44,8 +45,11 @@ __all__ = [
     "written",
 ]
 
-HeadsLike: TypeAlias = "str | Head | Mapping[int, Iterable[int]] | Iterable[Any]"
-"""What `parse_heads` reads; an iterable holds strings and `Head`s."""
+HeadLike: TypeAlias = "str | Head | tuple[SupportsIndex, SupportsIndex]"
+"""One head: "L3H7", a `Head`, or `(3, 7)`, the layer and the head, of the stack without a name."""
+
+HeadsLike: TypeAlias = "HeadLike | Mapping[int, Iterable[int]] | Iterable[Any]"
+"""What `parse_heads` reads; an iterable holds strings, `Head`s and pairs (layer, head)."""
 
 Shape: TypeAlias = Mapping[str, Sequence[int]]
 """Stack -> number of heads of each layer (0 where a layer has no attention). `""` is a stack without a name: an only
@@ -80,8 +84,20 @@ class Head:
         return f"{layer_name(self.stack, self.layer)}H{self.index}"
 
     @classmethod
-    def parse(cls, text: str) -> Head:
-        """The head that `text` names, whether or not a model has it. Raises HeadError for anything but one head."""
+    def parse(cls, what: HeadLike) -> Head:
+        """The head that a name, a pair (layer, head) or a `Head` is, whether or not a model has it.
+
+        Raises HeadError for anything but one head.
+        """
+        if isinstance(what, cls):
+            return what
+        if (pair := _pair_in(what)) is not None:
+            return cls("", *pair)
+        text = cast(str, what)
+        if not isinstance(what, str):
+            raise HeadError(
+                f"{what!r} does not name one head. Write it like 'L3H7' or (3, 7){_did_you_mean(what, numbers=2)}."
+            )
         match = _fullmatch(text.strip())
         if match is None or not (match["layers"] + (match["heads"] or "*")).isdigit():
             guess = _did_you_mean(text, numbers=2)
@@ -222,22 +238,17 @@ def in_layer(text: str, stack: str, layer: int, count: int) -> dict[str, tuple[i
     return heads_of_part
 
 
+def component_name(what: HeadLike) -> str:
+    """The name of a head, as "L3H5" of (3, 5) and of "l3h5"; any other text as it is: "embeddings" names no head.
+
+    Raises HeadError for what is neither.
+    """
+    return str(Head.parse(what)) if not isinstance(what, str) or _fullmatch(what) else what
+
+
 def layer_name(stack: str, layer: int) -> str:
     """ "L3", or "encoder:L3" in a stack that has a name."""
     return f"{stack}:L{layer}" if stack else f"L{layer}"
-
-
-class NotIterated:
-    """Base of results that are no list, of heads or of anything else. `instead` of a subclass says where its parts are.
-
-    Without it Python would name no other way, and ask one that is read by head for entry 0, 1, ...
-    """
-
-    instead: ClassVar[str]
-
-    def __iter__(self) -> Iterator[object]:
-        """Refused, unless a subclass iterates. Errors: HeadError."""
-        raise HeadError(f"{type(self).__name__} is not iterated: {self.instead}.")
 
 
 # --------------------------------------------------------------------------------- the grammar alone, without a model
@@ -249,9 +260,12 @@ def parts_of(what: object) -> Iterator[re.Match[str]]:
     Raises HeadError for what the grammar does not know.
     """
     if isinstance(what, str):
-        yield from (_match(part.strip(), what) for part in what.split(","))
+        yield from (match for part in what.split(",") for match in _matches(part.strip(), what))
     elif isinstance(what, Head):
         yield _match(str(what), str(what))
+    elif isinstance(what, tuple) and (pair := _pair_in(cast("object", what))) is not None:
+        name = str(Head("", *pair))
+        yield _match(name, name)
     elif isinstance(what, Mapping):
         for layer, indices in cast("Mapping[object, object]", what).items():
             entry = f"{{{layer!r}: {indices!r}}}"
@@ -263,14 +277,35 @@ def parts_of(what: object) -> Iterator[re.Match[str]]:
                 yield _match(part, part)
     elif isinstance(what, Iterable):
         items = list(cast("Iterable[Any]", what))
-        for item in items:  # all of them before the first is read: (3, 7) should be refused as a whole
-            if not isinstance(item, (str, Head)):
+        for item in items:  # all of them before the first is read: [3, 7] should be refused as a whole
+            if not isinstance(item, (str, Head)) and _pair_in(item) is None:
                 guess = _did_you_mean(items, numbers=2)
-                raise HeadError(f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7'{guess}.")
+                raise HeadError(
+                    f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7', or pairs (3, 7){guess}."
+                )
         for item in items:
-            yield from parts_of(item)
+            yield from parts_of(item if isinstance(item, (str, Head)) else _pair_in(item))
     else:
         raise HeadError(f"{what!r} names no heads. Write {_EXAMPLES}{_did_you_mean(what)}.")
+
+
+def _pair_in(what: object) -> tuple[int, int] | None:
+    """Layer and head of a pair of whole numbers: a tuple, or a row of an array. None for anything else."""
+    row = getattr(what, "tolist", None)  # of a NumPy array or a tensor, as argwhere and nonzero give them
+    values: object = row() if callable(row) else cast("object", what) if isinstance(what, tuple) else None
+    pair = cast("Sequence[object]", values) if isinstance(values, tuple | list) else ()
+    if len(pair) != 2 or not all(hasattr(number, "__index__") for number in pair):
+        return None
+    layer, index = (_whole_number(number, str(pair)) for number in pair)
+    return layer, index
+
+
+def _matches(part: str, request: str) -> list[re.Match[str]]:
+    """What stands between two commas: one part, or several with spaces between them. Raises HeadError."""
+    several = [_fullmatch(word) for word in part.split()]
+    known = [match for match in several if match is not None]
+    # "l3 h6" is meant as one head: as a whole it is named in the message.
+    return known if len(several) > 1 and len(known) == len(several) else [_match(part, request)]
 
 
 def _match(part: str, request: str) -> re.Match[str]:

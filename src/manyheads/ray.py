@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import torch
 
-from manyheads.base import Progress, first_line, one_of
+from manyheads.base import first_line, one_of
 from manyheads.corpora import DEALT, Corpus, as_corpus, corpus_of_rows
 from manyheads.errors import EngineError
 from manyheads.inputs import Long
@@ -48,6 +48,7 @@ from manyheads.measurement.corpus_run import (
 )
 from manyheads.models import LoadedModel, Loading
 from manyheads.private_names import ray_on_loopback
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.statistics import Statistic, Survey
 from manyheads.texts import Document, Sinks
 
@@ -326,6 +327,7 @@ class RayCluster:
         self._ray.kill(self._actors.pop(actor))  # type: ignore[arg-type]
 
 
+@shows_progress("measuring")
 def measure(
     model: str | Path | Loading | LoadedModel | Callable[[], LoadedModel],
     texts: Any,
@@ -339,7 +341,7 @@ def measure(
     survey: str | Iterable[str | Document] | Corpus | None = None,
     reading: str = "texts",
     resume: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     engine: Engine | None = None,
 ) -> HeadSums:
     """The sums of every head over a corpus, measured by Ray; this process needs neither model nor accelerator.
@@ -351,6 +353,7 @@ def measure(
 
     Errors: as of `mh.measure`; EngineError where Ray is missing, does not answer or has no room.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     request = partial(RunRequest, statistics=statistics, long=long, sinks=sinks, kinds=kinds, reading=reading)
     if isinstance(model, LoadedModel):
         loading: Callable[[], LoadedModel] | LoadedModel = model.loading or model

@@ -466,6 +466,20 @@ def test_shards_that_were_pickled_saved_and_left_in_runs_folders_add_to_one_run(
         some + parts[2]
 
 
+def test_sums_compute_merge_and_reset_as_torchmetrics_metrics_do(one_layer):
+    """`merge_state` and `reset` work in place, return None, and leave what is merged as it was (torchmetrics 1.9)."""
+    texts, names = some_texts(9), ["entropy", "sink_mass"]
+    one, two = (mh.HeadSums(one_layer, names, survey=texts).update(some) for some in (texts[:5], texts[5:]))
+    assert one.merge_state(two) is None and (one.num_texts, two.num_texts) == (9, 4)
+    assert_equal_to_one_run(one.compute(), mh.measure(one_layer, iter(texts), names))
+    assert one.reset() is None and one.num_texts == 0 and not one.parts and two.num_texts == 4
+    refuses(StatisticError, "these sums are of no text", one.compute)
+    one.update(texts[5:])  # it has its model still, and what was merged before is no part of it
+    assert_equal_to_one_run(one.compute(), two.compute())
+    refuses(StatisticError, "merge_state takes HeadSums, and this is a dict", one.merge_state, {})
+    refuses(StatisticError, "both hold the same texts, which would count twice", one.merge_state, two)
+
+
 def test_the_batches_of_a_run_that_was_killed_are_parts_too(one_layer, tmp_path, monkeypatch):
     patch_small_batches(monkeypatch)
     monkeypatch.setattr(store, "MERGE_BYTES", 1 << 30)

@@ -256,9 +256,7 @@ class Slots(Scored):
 UNREAD = {
     "softmax runs along another axis": lambda: Scored(axis=-2),
     "two products": TwoProducts,
-    "none of weights and values": lambda: Scored(
-        lambda s: torch.einsum("bhqk,hg->bgqk", s, torch.eye(H) + 0.1)
-    ),
+    "none of weights and values": lambda: Scored(lambda s: torch.einsum("bhqk,hg->bgqk", s, torch.eye(H) + 0.1)),
     "clamp changes its scores": lambda: Scored(lambda s: s.clamp(-1, 1)),
     "dropout changes its scores": lambda: Scored(lambda s: F.dropout(s, 0.2, True)),
     "no scale, mask or bias": lambda: Scored(lambda s: s * s),
@@ -275,7 +273,9 @@ UNREAD = {
 def test_what_cannot_be_read_is_one_clear_error(why, fresh, caplog):
     model = nn.Sequential(nn.Linear(M, M), drawn(UNREAD[why](), fresh)).eval()
     x, kind = tokens(fresh), type(model[1]).__name__
-    words = rf"^Sequential: module '1' \({kind}\) computes its attention itself, in a way that cannot be read: .*({why})"
+    words = (
+        rf"^Sequential: module '1' \({kind}\) computes its attention itself, in a way that cannot be read: .*({why})"
+    )
     refuses(ModelError, words + r".*Nothing was recorded\. Have it call .*mh\.declare\)\.$", mh.record_call, model, x)
     refuses(ModelError, words, measure_call, model, x)
     with mh.watch(model), pytest.raises(ModelError, match=words):
@@ -400,7 +400,9 @@ def test_a_declaration_that_is_wrong_is_refused(fresh):
     refuses(ModelError, r"^module '' \(Exponentials\): give num_heads= to mh.declare\.$", mh.record_call, module, x)
     mh.declare(module, q="q", k="k", v="v", num_heads=3)
     refuses(ModelError, r"q of mh.declare is 20 wide, which 3 heads do not divide", mh.record_call, module, x)
-    refuses(ModelError, r"^declare takes a torch module or its class, not a str\.$", mh.declare, "q", q="q", k="k", v="v")
+    refuses(
+        ModelError, r"^declare takes a torch module or its class, not a str\.$", mh.declare, "q", q="q", k="k", v="v"
+    )
     refuses(ModelError, r"^num_heads=0: give a whole", mh.declare, module, q="q", k="k", v="v", num_heads=0)
     refuses(ModelError, r"has no part 'o': name the output", mh.declare, module, q="q", k="k", v="v", out="o")
 

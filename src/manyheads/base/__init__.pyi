@@ -13,7 +13,6 @@ from .grouping import divisors as divisors
 from .html import html_table as html_table
 from .parts_folder import PartsFolder as PartsFolder
 from .text import Json as Json
-from .text import Progress as Progress
 from .text import brief as brief
 from .text import few as few
 from .text import first_line as first_line

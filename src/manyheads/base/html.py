@@ -24,10 +24,12 @@ def html_table(
     caption: str = "",
     note: str = "",
     most: int = MOST_ROWS,
+    total: int | None = None,
     styled: bool = True,
 ) -> str:
     """At most `most` rows, then how many more there are. Numbers to the right; no number (None, NaN) is a dash.
 
+    `total`: how many rows there are, where `rows` are only the first of them.
     `styled` as a notebook needs it, where a table brings no style sheet: each cell says its own, most of its bytes.
     """
     first_rows = rows[:most]
@@ -40,7 +42,8 @@ def html_table(
         for row in first_rows
     )
     title = f'<caption style="text-align:left;padding:4px 0">{escape(caption)}</caption>' if caption else ""
-    more = f"... and {len(rows) - most:,} more" if most < len(rows) else ""
+    left = (total or len(rows)) - len(first_rows)
+    more = f"... and {left:,} more" if left else ""
     below = " ".join(f"<p>{escape(paragraph)}</p>" for paragraph in (more, note) if paragraph)
     table = (
         f'<table style="border-collapse:collapse">{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

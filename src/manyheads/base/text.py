@@ -1,14 +1,14 @@
 """Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message.
 
 And the two commonest refusals: of what is none of the options, and of what is no count. And results as plain data, for
-JSON (`plain`), and in one line, for a terminal (`brief`); and how a long run says how far it is (`Progress`).
+JSON (`plain`), and in one line, for a terminal (`brief`).
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:  # a type that names itself: beartype, which checks types unde
     Json: TypeAlias = dict[str, JsonValue]
 else:
     JsonValue, Json = object, dict[str, object]
-
-Progress = Callable[[int, int | None], None]
-"""Called with what is done and with all there is: tokens read and tokens in all; for pictures and sounds, numbers of
-these. For a corpus, how far reading has come in the units of `Corpus.total` (bytes, or texts), and that total, which is
-None for a pipe."""
 
 REPR_CHARACTERS = 100  # a line of a terminal, or of a notebook
 FOREIGN_CHARACTERS = 200  # of another library's message: enough to name the fault, short enough for one line

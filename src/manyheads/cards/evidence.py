@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.base import Progress, first_line
+from manyheads.base import first_line
 from manyheads.cards.remembered import DAMAGED, Place, store, stored
 from manyheads.circuits import Composition, composition
 from manyheads.corpora import own_corpora, reading_of
@@ -30,6 +30,7 @@ from manyheads.interventions import Effect, verdict
 from manyheads.interventions.effects import CONTROLS, random_plans
 from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, Plan
+from manyheads.progress import Progress
 from manyheads.recording import Recording
 from manyheads.roles import HeadRole, PageLabels, Roles, find_roles, label_page
 from manyheads.roles.compare import HeadFamilies, head_families

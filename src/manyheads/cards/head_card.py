@@ -13,6 +13,7 @@ from typing import Any
 
 from manyheads.base import Json, brief, plain
 from manyheads.heads import Head
+from manyheads.results import Shown
 from manyheads.roles.words import figure
 
 SIGNED = {"nats a token": "+.2g", "1 - cosine": "+.2g", "log-odds": "+.2f", "-1 to 1": "+.2f"}
@@ -99,7 +100,7 @@ class TextMap:
 
 
 @dataclass(frozen=True)
-class Card:
+class Card(Shown):
     """What is known of one head of a model.
 
     - `model`, `head`: which.

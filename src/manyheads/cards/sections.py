@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from manyheads.base import Progress, first_line, plural
+from manyheads.base import first_line, plural
 from manyheads.cards.evidence import TEXTS, Measured, says_where
 from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.remembered import folder_of, keep, remembered
@@ -19,9 +19,10 @@ from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, ManyHeadsError, ModelError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadLike, HeadsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress
 from manyheads.roles.words import UNLABELLED
 from manyheads.texts import readable
 
@@ -101,7 +102,7 @@ def cards(
     return tuple(made[head] for head in chosen)
 
 
-def card(lm: LoadedModel, head: str | Head, *, remember: bool = True) -> Card:
+def card(lm: LoadedModel, head: HeadLike, *, remember: bool = True) -> Card:
     """The card of one head ("L12H3"); arguments, cost and errors as for `cards`, and HeadError for several heads.
 
     What an earlier run remembered comes at once; else what all heads share is measured first.

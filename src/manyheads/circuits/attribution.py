@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,14 +38,15 @@ from manyheads.circuits.pairs import AnswersLike
 from manyheads.circuits.residual import Entry, Stream, held, require_linear, row_names
 from manyheads.edits import exact, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError, TextError
-from manyheads.heads import Head, NotIterated
+from manyheads.heads import Head, HeadLike, component_name
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel, text_config_of
 from manyheads.models.taps import TOLERANCE
 from manyheads.models.weights import weight_by_head
-from manyheads.recording import Layer, write_frame
+from manyheads.recording import Layer
 from manyheads.recording.exact_map import window_weights
+from manyheads.results import NotIterated, Plotted, Tabular
 from manyheads.spec import CROSS, ModelSpec
 from manyheads.statistics import mean_interval
 
@@ -67,7 +67,7 @@ class KeyShare(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Attribution(NotIterated):
+class Attribution(Plotted, Tabular, NotIterated):
     """What each component adds to the answer's logit (or logit difference): `values`, means over texts of `per_text`.
 
     `components` in the order of the run: "embedding", "L0H0", ..., "L0 output bias", "L0 feed-forward", ...,
@@ -118,11 +118,11 @@ class Attribution(NotIterated):
         """Heads from the one that adds most to the answer to the one that takes most from it."""
         return tuple(sorted(self.heads, key=lambda head: -self[head]))
 
-    def __getitem__(self, component: str | Head) -> float:
+    def __getitem__(self, component: HeadLike) -> float:
         """The value of a head ("L3H7") or of any other component by its name. Errors: HeadError."""
         return float(self.values[self._place(component)])
 
-    def by_key(self, head: str | Head, text: int = 0) -> tuple[KeyShare, ...]:
+    def by_key(self, head: HeadLike, text: int = 0) -> tuple[KeyShare, ...]:
         """A head's row of one text, key by key: whose token's value it was. The parts sum to the head's row.
 
         Errors: HeadError; StatisticError where keys were not kept; ModelError where something acts between the heads'
@@ -143,8 +143,8 @@ class Attribution(NotIterated):
         rows = zip(tokens, weights[head.index].tolist(), values[head.index].tolist(), strict=True)
         return tuple(KeyShare(position, *row) for position, row in enumerate(rows))
 
-    def _place(self, component: str | Head) -> int:
-        name = str(component)
+    def _place(self, component: HeadLike) -> int:
+        name = component_name(component)
         if name not in self.components:
             raise HeadError(
                 f"{name!r} has no row: there are {len(self.heads)} heads, {self.heads[0]} to {self.heads[-1]}, and "
@@ -188,10 +188,6 @@ class Attribution(NotIterated):
             "error": self.error,
             "notes": self.notes,
         }
-
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
 
     def _repr_html_(self) -> str:
         order = np.argsort(-np.abs(self.values), kind="stable")[:20]

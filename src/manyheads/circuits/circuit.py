@@ -40,7 +40,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, Progress, brief, one_of, whole
+from manyheads.base import Json, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs
 from manyheads.circuits.patching import (
     ESTIMATORS,
@@ -60,6 +60,7 @@ from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
 from manyheads.spec import ModelSpec
 
@@ -153,6 +154,7 @@ class Circuit(PerHeadResult):
         return f"Circuit({names}: {len(self.heads)} of {total} heads keep {self.faithfulness:.2f} of the gap{beside})"
 
 
+@shows_progress("finding the circuit")
 def find_circuit(
     lm: LoadedModel,
     clean: InputsLike | Mapping[str, Tensor],
@@ -168,7 +170,7 @@ def find_circuit(
     edges: bool = False,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> Circuit:
     """The fewest heads that keep a share of the clean answer when all others hold their corrupted outputs.
 
@@ -197,6 +199,7 @@ def find_circuit(
     Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
     pairs of which none can be held out, where `hold_out=True`.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
         raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
     whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")

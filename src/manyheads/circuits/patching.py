@@ -44,7 +44,7 @@ from numpy import ndarray
 from torch import Tensor
 
 from manyheads.attention import attend, exact_arithmetic
-from manyheads.base import Json, Progress, brief, one_of, whole
+from manyheads.base import Json, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
     BLOCK_CELLS,
@@ -61,13 +61,14 @@ from manyheads.edits import (
     weights_of,
 )
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head, HeadsLike, LayerPlace, layer_name, written
+from manyheads.heads import Head, HeadLike, HeadsLike, LayerPlace, layer_name, written
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.interventions.effects import rank_correlation
 from manyheads.machine import require_all_heads
 from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import PLACES
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
 from manyheads.spec import CROSS, ModelSpec, Site
 from manyheads.statistics import mean_interval
@@ -338,10 +339,10 @@ class Patching(PerHeadResult):
     def heads(self) -> tuple[Head, ...]:
         return tuple(head for head in self.chosen if isinstance(head, Head))
 
-    def head_place(self, head: str | Head | LayerPlace) -> int:
+    def head_place(self, head: HeadLike | LayerPlace) -> int:
         """The place of a head, or of "L3 stream", in `chosen`. Errors: HeadError."""
         if self.heads:
-            return super().head_place(str(head))
+            return super().head_place(str(head) if isinstance(head, LayerPlace) else head)
         names = [*map(str, self.chosen)]
         if str(head) not in names:
             raise HeadError(f"there is no {str(head)!r} here: there are {names[0]!r} to {names[-1]!r}.")
@@ -397,12 +398,12 @@ class Patching(PerHeadResult):
         order = np.argsort(-np.abs(self.by_head), kind="stable")
         return tuple(self.chosen[index] for index in order)
 
-    def share_of_controls_above(self, head: str | Head | LayerPlace) -> float | None:
+    def share_of_controls_above(self, head: HeadLike | LayerPlace) -> float | None:
         """The share of controls with an effect at least as large: a small one is unusual. None without controls."""
         effect = abs(float(self.by_head[self.head_place(head)]))
         return float(np.mean([abs(value) >= effect for value in self.control])) if self.control else None
 
-    def __getitem__(self, head: str | Head | LayerPlace) -> float:
+    def __getitem__(self, head: HeadLike | LayerPlace) -> float:
         """A head's value, or that of "L3 stream".
 
         Errors: HeadError; StatisticError where each position was patched: `by_position`.
@@ -415,7 +416,7 @@ class Patching(PerHeadResult):
             )
         return float(value)
 
-    def by_position(self, head: str | Head | LayerPlace) -> Float64[ndarray, "position"]:
+    def by_position(self, head: HeadLike | LayerPlace) -> Float64[ndarray, "position"]:
         """A head's values, one for each of `positions`. Errors: HeadError; StatisticError where there is one value."""
         value = self._of_head(head)
         if not value.ndim:
@@ -425,7 +426,7 @@ class Patching(PerHeadResult):
             )
         return value
 
-    def _of_head(self, head: str | Head | LayerPlace) -> Float64[ndarray, "*shape"]:
+    def _of_head(self, head: HeadLike | LayerPlace) -> Float64[ndarray, "*shape"]:
         if not self.heads or isinstance(head, LayerPlace):
             return np.asarray(self.values[self.head_place(head)])
         heads = self.spec.select(head)
@@ -491,6 +492,7 @@ class Patching(PerHeadResult):
 # ------------------------------------------------------------------------------------------------------------- patching
 
 
+@shows_progress("patching heads")
 def patch(
     lm: LoadedModel,
     clean: InputsLike | Mapping[str, Tensor],
@@ -507,7 +509,7 @@ def patch(
     controls: int = CONTROLS,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     resume: str | Path | None = None,
     engine: Engine | str | None = None,
 ) -> Patching:
@@ -545,6 +547,7 @@ def patch(
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
     model cannot give, and pairs whose metrics do not differ; HeadError, ModelError, EngineError.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     for name, value, known in (
         ("what", what, WHAT), ("direction", direction, DIRECTIONS), ("estimator", estimator, ESTIMATORS),
     ):  # fmt: skip

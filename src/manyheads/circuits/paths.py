@@ -20,7 +20,7 @@ from jaxtyping import Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, Progress, brief, one_of
+from manyheads.base import Json, brief, one_of
 from manyheads.circuits.pairs import AnswersLike, metric_of, read_pairs
 from manyheads.circuits.patching import (
     DIRECTIONS,
@@ -35,10 +35,12 @@ from manyheads.circuits.patching import (
 )
 from manyheads.edits import Calls, MetricLike, Runner, read_under, require_numbers
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadLike, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.progress import ShowProgress, shows_progress
+from manyheads.results import Shown
 from manyheads.spec import Site
 from manyheads.statistics import mean_interval
 
@@ -47,7 +49,7 @@ CHANNELS: tuple[Channel, ...] = get_args(Channel)
 
 
 @dataclass(frozen=True, eq=False)
-class PathEffect:
+class PathEffect(Shown):
     """What goes from some heads to another one's `channel`, as a share of the gap between the clean and corrupted runs.
 
     Read as a value of `Patching`: `value` is the mean over pairs of `per_text`; `low` and `high`, its 95 % interval,
@@ -182,7 +184,7 @@ def path_effect(
     clean: InputsLike | Mapping[str, Tensor],
     corrupted: InputsLike | Mapping[str, Tensor],
     sender: HeadsLike,
-    receiver: str | Head,
+    receiver: HeadLike,
     channel: Channel = "q",
     metric: MetricLike = "logit_diff",
     answers: AnswersLike | None = None,
@@ -212,11 +214,12 @@ def path_effect(
     return path_effects(lm, clean, corrupted, receiver, [sender], (channel,), metric, answers, **options)[0]
 
 
+@shows_progress("patching paths")
 def path_effects(
     lm: LoadedModel,
     clean: InputsLike | Mapping[str, Tensor],
     corrupted: InputsLike | Mapping[str, Tensor],
-    receiver: str | Head,
+    receiver: HeadLike,
     senders: Sequence[HeadsLike] | None = None,
     channels: Sequence[Channel] = CHANNELS,
     metric: MetricLike = "logit_diff",
@@ -225,7 +228,7 @@ def path_effects(
     direction: Direction = "denoise",
     first_token: bool = False,
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> tuple[PathEffect, ...]:
     """Whom a head listens to: the paths from each sender to each channel of `receiver`.
 
@@ -246,6 +249,7 @@ def path_effects(
     batch. Cost: two forward passes, one for each sender, and for each path the layers from the receiver's on (two whole
     passes, where layers cannot be shared). Errors: as `path_effect`.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     for channel in channels:
         one_of("channel", channel, CHANNELS, StatisticError)
     one_of("direction", direction, DIRECTIONS, StatisticError)

@@ -42,13 +42,14 @@ from manyheads.base import Json, brief, one_of, plain
 from manyheads.circuits.head_matrices import folds_of, head_matrices
 from manyheads.edits import Branches, replaced_forward, require_loaded
 from manyheads.errors import HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadsLike, NotIterated
+from manyheads.heads import Head, HeadLike, HeadsLike
 from manyheads.inputs import Batch, Inputs, InputsLike, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.weights import weight_by_head
 from manyheads.recording import Layer
 from manyheads.recording.exact_map import window_weights
+from manyheads.results import NotIterated, Tabular
 from manyheads.spec import CROSS, ModelSpec, Site
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -72,7 +73,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Composition(NotIterated):
+class Composition(Tabular, NotIterated):
     """Q-, K- and V-composition of all pairs of heads: `scores[kind][reader, writer]`, in the order of `heads`.
 
     `kind` is "q", "k" or "v". NaN where the writer is not before the reader in the same stream. `scores` are 0 to 1,
@@ -99,8 +100,8 @@ class Composition(NotIterated):
         kind: str | None = None,
         count: int = 10,
         *,
-        writer: str | Head | None = None,
-        reader: str | Head | None = None,
+        writer: HeadLike | None = None,
+        reader: HeadLike | None = None,
     ) -> tuple[Link, ...]:
         """The pairs furthest above chance (largest `z`), of one kind or all.
 
@@ -118,7 +119,7 @@ class Composition(NotIterated):
                     links.append(Link(*pair, name, float(scores[row, column]), float(z[row, column])))
         return tuple(sorted(links, key=lambda link: -link.z)[:count])
 
-    def _places(self, head: str | Head | None) -> list[int]:
+    def _places(self, head: HeadLike | None) -> list[int]:
         """Where one head is among all; None: every place. Errors: HeadError."""
         if head is None:
             return list(range(len(self.heads)))
@@ -127,7 +128,7 @@ class Composition(NotIterated):
             raise HeadError(f"{head!r} should be one head, as in 'L1H2'.")
         return [self.heads.index(named[0])]
 
-    def link(self, writer: str | Head, reader: str | Head, kind: str) -> Link:
+    def link(self, writer: HeadLike, reader: HeadLike, kind: str) -> Link:
         """One pair. Errors: HeadError for a head that is not there; StatisticError for another kind."""
         (name,) = self._kinds(kind)
         places = [self.spec.select(head).heads for head in (writer, reader)]

@@ -27,6 +27,7 @@ from manyheads.cli import start
 from manyheads.cli.failed_imports import failed_import, in_words, refused_backend
 from manyheads.errors import ManyHeadsError
 from manyheads.machine import is_out_of_memory
+from manyheads.progress import no_bars
 
 DEBUG = "--debug"
 OK, FAULT, ASKED_WRONG, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 # Typer or rich may be missing or broken, and `_explain` is to say so: nothing above imports them.
                 from manyheads.cli.commands import run
 
+                stack.enter_context(no_bars())  # a command has a line of its own
                 code = run(arguments)
             if sys.stdout is not None:
                 sys.stdout.flush()

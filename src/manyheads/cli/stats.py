@@ -19,7 +19,7 @@ from rich.text import Text
 
 from manyheads import corpora, measurement
 from manyheads import roles as role_finder
-from manyheads.base import Json, Progress, plural
+from manyheads.base import Json, plural
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     SUMS_ENDINGS,
@@ -78,6 +78,7 @@ from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import StatisticError, TextError
 from manyheads.heads import layer_name
 from manyheads.measurement import corpus_run
+from manyheads.progress import Progress
 from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def stats(
         return
     tables: list[HeadTable] = measured
     if save is not None:
-        from manyheads.recording import write_frame  # as above
+        from manyheads.results import write_frame  # as above
 
         write_frame(frame(tables), save)
     if as_json:
@@ -607,7 +608,7 @@ def merge(
         print_whole(of_roles.page(labelled, origin, ModelChoice(model), None, complete=complete))
     else:
         if out is not None:
-            from manyheads.recording import write_frame  # as above
+            from manyheads.results import write_frame  # as above
 
             write_frame(frame(tables), out)
         if as_json:

@@ -29,7 +29,7 @@ from torch import Tensor
 from manyheads.attention import Mask
 from manyheads.base import one_of
 from manyheads.errors import ModelError, RecordingError, ShapeError, StatisticError, TextError
-from manyheads.heads import Head, HeadsLike, parse_heads
+from manyheads.heads import HeadsLike, parse_heads
 from manyheads.inputs import record_call
 from manyheads.models import LoadedModel, device_of
 from manyheads.models.loading import Tokenizer
@@ -114,8 +114,6 @@ def detect_head(
         return mean
     out = torch.full_like(mean, NOT_REQUESTED)
     out[[number for number, count in enumerate(counts) if not count]] = torch.nan
-    if not isinstance(heads, str | Head | Mapping):  # their way to write heads, (layer, head) pairs, among ours
-        heads = [Head("", *head) if isinstance(head, tuple) and len(head) == 2 else head for head in heads]
     for head in parse_heads(heads, {"": counts}):
         out[head.layer, head.index] = mean[head.layer, head.index]
     return out

@@ -22,7 +22,7 @@ import torch
 from manyheads import private_names
 from manyheads.base import Json, first_line, plural
 from manyheads.errors import LostProcessError, PatternError, TextError
-from manyheads.heads import NotIterated
+from manyheads.results import NotIterated
 from manyheads.texts import Document, text_seed
 
 NAMED = 20  # of those that failed, the first so many are held by name

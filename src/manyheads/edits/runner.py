@@ -29,7 +29,6 @@ import torch
 from jaxtyping import Float64, Int
 from torch import Tensor, nn
 
-from manyheads.base import Progress
 from manyheads.edits.application import prepare
 from manyheads.edits.blocks import Block, Part, blocks_of, keeping, replaced_forward, skipping
 from manyheads.edits.computed import Computed
@@ -40,6 +39,7 @@ from manyheads.inputs import BATCH_TOKENS, Batch, InputsLike, forward
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.plan import Plan
 from manyheads.private_names import cache_name
+from manyheads.progress import Progress
 from manyheads.spec import Site
 
 SAME = 1e-4  # of the largest number: an expanded batch is the same sums in another order

@@ -25,6 +25,11 @@ BARS, PITCH, BAR_LEFT = 14, 24, 700
 def save_attribution(result: Attribution, path: str | os.PathLike[str]) -> None:
     """Draw an attribution; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
+    draw_attribution(result).save(path)
+
+
+def draw_attribution(result: Attribution) -> Sheet:
+    """The drawing that `save_attribution` writes."""
     layers = list(dict.fromkeys((head.stack, head.layer) for head in result.heads))
     across = 1 + max(head.index for head in result.heads)
     cell = min(CELL, LARGEST // across) if across <= LARGEST else 1
@@ -76,4 +81,4 @@ def save_attribution(result: Attribution, path: str | os.PathLike[str]) -> None:
         sheet.text(end + 6, y + 14, f"{value:+.2f}", SMALL, colour=FADED)
     words = f"Ink adds, rust takes; darkest: {most:.3g}. Rows sum to the logit; {result.notes['norms']}."
     sheet.text(MARGIN, height - 24, words, SMALL, colour=FADED, width=WIDTH - 2 * MARGIN)
-    sheet.save(path)
+    return sheet

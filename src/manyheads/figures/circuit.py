@@ -30,6 +30,11 @@ STEPS = 24  # of a curve
 def save_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
     """Draw a circuit and, where they were measured, its edges; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
+    draw_circuit(circuit).save(path)
+
+
+def draw_circuit(circuit: Circuit) -> Sheet:
+    """The drawing that `save_circuit` writes."""
     layers = list(dict.fromkeys((site.stack, site.layer) for site in circuit.spec.sites))
     across = max(site.num_heads for site in circuit.spec.sites)
     width = max(LEAST_WIDTH, 2 * MARGIN + RULER + COLUMN * across)
@@ -82,4 +87,4 @@ def save_circuit(circuit: Circuit, path: str | os.PathLike[str]) -> None:
         low, high = min(circuit.random), max(circuit.random)
         beside = f"{len(circuit.random)} random sets of as many heads keep {low:.2f} to {high:.2f}."
     sheet.notes(MARGIN, y + LINE, [words, "A dot's area is what the circuit loses without that head.", beside], LINE)
-    sheet.save(path)
+    return sheet

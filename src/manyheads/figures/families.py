@@ -55,6 +55,16 @@ def save_families(
     Cost: half a second. Errors: FileAccessError; HeadError for a head without a role, where roles are given.
     """
     kind_of(path)
+    draw_families(found, roles=roles, title=title).save(path)
+
+
+def draw_families(
+    found: HeadFamilies,
+    *,
+    roles: Sequence[HeadRole] | None = None,
+    title: str | None = None,
+) -> Sheet:
+    """The drawing that `save_families` writes."""
     hues, families = _by_family(found)
     colours, legend = (hues, families) if roles is None else _by_role(found, roles)
     lines = len(legend) + (0 if roles is None else len(families) + 2)
@@ -87,7 +97,7 @@ def save_families(
     sheet.text(left, y, "Bold: the head most like all others of its family", SMALL, colour=FADED, width=PANEL)
     _draw_diversity(sheet, found, left, y + LINE)
     sheet.notes(MARGIN, bottom + LINE, notes, LINE)
-    sheet.save(path)
+    return sheet
 
 
 def _draw_key(sheet: Sheet, left: Pixels, y: Pixels, title: str, legend: Sequence[Key]) -> Pixels:

@@ -141,6 +141,19 @@ def save_head(
     Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.
     """
     kind_of(path)
+    draw_head(weights, labels, title=title, subtitle=subtitle, row_labels=row_labels, note=note).save(path)
+
+
+def draw_head(
+    weights: object,
+    labels: Sequence[str] | None,
+    *,
+    title: str,
+    subtitle: str = "",
+    row_labels: Sequence[str] | None = None,
+    note: str = "",
+) -> Sheet:
+    """The drawing that `save_head` writes."""
     array = np.asarray(on_host(weights), dtype=np.float64)
     if array.ndim != 2 or not array.size:
         raise ShapeError(f"weights has the shape {array.shape}: give one head's map, rows x keys, at least one cell.")
@@ -196,7 +209,7 @@ def save_head(
         sheet.box(MARGIN + 0.5, plot.bottom - 9.5, 10, 10, fill=PAPER, edge=HAIRLINE)
         sheet.text(MARGIN + 19, plot.bottom, BARE, SMALL, colour=FADED, width=sheet.width - 2 * MARGIN)
     sheet.notes(MARGIN, plot.bottom + LINE * plot.bare, plot.notes, LINE)
-    sheet.save(path)
+    return sheet
 
 
 def block_means(weights: Float64[ndarray, "q k"], block: int) -> Float64[ndarray, "row column"]:

@@ -27,6 +27,11 @@ NAMED = 12  # layers whose number stands beside them
 def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
     """Draw a split; .png, .svg or .pdf. Errors: FileAccessError; StatisticError for a split without a curve."""
     kind_of(path)
+    draw_split(split).save(path)
+
+
+def draw_split(split: HeadSplit) -> Sheet:
+    """The drawing that `save_split` writes."""
     if not (curve := split.evidence.get("curve")):
         raise StatisticError(f"this split of {split.model} has no curve to draw: mh.split_heads measures it.")
     rows, columns = len(split.layers), max(layer.num_kv_heads for layer in split.layers)
@@ -91,4 +96,4 @@ def save_split(split: HeadSplit, path: str | os.PathLike[str]) -> None:
 
     words = split.evidence.get("verdict", {}).get("words", "")
     sheet.notes(MARGIN, TOP + height + BOTTOM - 32, re.split(r"(?<=\.) ", words), 18)
-    sheet.save(path)
+    return sheet

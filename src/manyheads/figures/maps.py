@@ -166,6 +166,17 @@ def save_grid(
     Cost: 0.5 s, and 2 ms a head. Errors: FileAccessError; HeadError for the role of a head that has no map.
     """
     kind_of(path)
+    draw_grid(maps, roles, title=title, note=note).save(path)
+
+
+def draw_grid(
+    maps: PooledMaps,
+    roles: Sequence[HeadRole] | None,
+    *,
+    title: str,
+    note: str = "",
+) -> Sheet:
+    """The drawing that `save_grid` writes."""
     named = None if roles is None else {role.head: role for role in roles}
     if strange := [str(head) for head in named or () if head not in maps.heads]:
         raise HeadError(f"roles are given for {', '.join(strange[:5])}, of which there is no map: leave them out.")
@@ -194,7 +205,7 @@ def save_grid(
         elif text == BARE:
             sheet.box(round(x) + 0.5, y + 0.5, 10, 10, fill=PAPER, edge=HAIRLINE)
         sheet.text(x + LEADS.get(text, 0), y + 9, text, SMALL, colour=FADED)
-    sheet.save(path)
+    return sheet
 
 
 def scaled(weights: Float32[ndarray, "p p"]) -> Float[ndarray, "p p"]:

@@ -14,6 +14,7 @@ else; fonts for other scripts are used where the system has them.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import threading
@@ -175,13 +176,28 @@ def even_ticks(low: float, high: float) -> list[float]:
     return [step * index for index in range(first, last + 1)]
 
 
+class Drawing(Figure):
+    """The figure of a sheet: a matplotlib figure that needs no pyplot, and is written with the sheet's own settings."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """As matplotlib's, but for the user's settings, which would move what was placed by hand."""
+        with _settings, style.context(SETTINGS, after_reset=True):
+            super().savefig(*args, **kwargs)
+
+    def _repr_png_(self) -> bytes:
+        """A notebook's view, where no pyplot was imported: else IPython draws it itself."""
+        data = io.BytesIO()
+        self.savefig(data, format="png", dpi=DPI)
+        return data.getvalue()
+
+
 class Sheet:
     """Paper of `width` x `height` pixels. Coordinates are pixels from the top left, y down."""
 
     def __init__(self, width: Pixels, height: Pixels) -> None:
         self.width, self.height = round(width), round(height)
         size = (self.width / DPI, self.height / DPI)
-        self.figure = Figure(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none")
+        self.figure = Drawing(figsize=size, dpi=DPI, facecolor=PAPER, edgecolor="none")
         # a user's `figure.autolayout` would move what is placed by hand
         self.figure.set_layout_engine("none")
         FigureCanvasAgg(self.figure)
@@ -376,7 +392,7 @@ class Sheet:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file that the path's ending asks for, whole or not at all. Errors: FileAccessError."""
         kind = kind_of(path)
-        with replacing(path, kind) as temporary, _settings, style.context(SETTINGS, after_reset=True):
+        with replacing(path, kind) as temporary:
             self.figure.savefig(
                 temporary, format=kind[1:], dpi=DPI, facecolor=PAPER, transparent=False, metadata=METADATA[kind]
             )

@@ -47,6 +47,11 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
     Errors: FileAccessError.
     """
     kind_of(path)
+    draw_roles(roles).save(path)
+
+
+def draw_roles(roles: Roles) -> Sheet:
+    """The drawing that `save_roles` writes."""
     ranked = {role: roles.ranked(role, 1) for role in roles.answerable}
     families, best = by_family(ranked), {role: claims[0] for role, claims in ranked.items()}
     claims = [claim for of_head in roles.claims for claim in of_head]
@@ -89,7 +94,7 @@ def save_roles(roles: Roles, path: str | os.PathLike[str]) -> None:
         sheet.text(MARGIN, y + 20, "No question was asked.", BODY)
     sheet.notes(MARGIN, y + 40, CAVEATS, LINE)
     marks.draw(sheet)
-    sheet.save(path)
+    return sheet
 
 
 def _draw_row(sheet: Sheet, marks: Marks, claim: Claim, y: Pixels) -> None:

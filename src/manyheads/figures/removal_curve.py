@@ -28,6 +28,11 @@ MEANING = {
 def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     """Draw a curve; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
+    draw_curve(curve).save(path)
+
+
+def draw_curve(curve: Curve) -> Sheet:
+    """The drawing that `save_curve` writes."""
     sheet, most, bottom = Sheet(WIDTH, HEIGHT), curve.counts[-1], HEIGHT - BOTTOM
     sheet.heading(MARGIN, f"{curve.model}: how many heads can go")
     unit = f" ({curve.unit})" if curve.unit else ""
@@ -54,4 +59,4 @@ def save_curve(curve: Curve, path: str | os.PathLike[str]) -> None:
     sheet.text((LEFT + WIDTH - RIGHT) / 2, bottom + 42, f"heads removed, of {most}", BODY, align="center")
     words = f"Ink: least important first, {curve.notes['order']}; its band: 95 % over texts."
     sheet.text(MARGIN, HEIGHT - 24, words, SMALL, colour=FADED, width=WIDTH - 2 * MARGIN)
-    sheet.save(path)
+    return sheet

@@ -47,6 +47,11 @@ class _Column:
 def save_sizing(sizing: Sizing, path: str | os.PathLike[str]) -> None:
     """Draw a sizing; .png, .svg or .pdf. Errors: FileAccessError."""
     kind_of(path)
+    draw_sizing(sizing).save(path)
+
+
+def draw_sizing(sizing: Sizing) -> Sheet:
+    """The drawing that `save_sizing` writes."""
     counts = {part: units.count(number) for part, number in sizing.parameters.items()}
     columns = [_Column(f"{units.count(sizing.num_parameters)} parameters", sizing.parameters, counts)]
     text = "an image" if sizing.architecture.num_tokens else "a text"
@@ -93,7 +98,7 @@ def save_sizing(sizing: Sizing, path: str | os.PathLike[str]) -> None:
     sheet.notes(MARGIN, chart_top, [CAPTION], LINE)
     if charted:
         _draw_chart(sheet, sizing, chart_top + 74)
-    sheet.save(path)
+    return sheet
 
 
 def _draw_chart(sheet: Sheet, sizing: Sizing, top: Pixels) -> None:

@@ -23,7 +23,6 @@ from jaxtyping import Float
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Progress
 from manyheads.errors import TextError
 from manyheads.inputs.batch import Batch, Side, named_texts
 from manyheads.inputs.generation import decoder_start
@@ -43,6 +42,7 @@ from manyheads.inputs.pieces import (
     tokenised,
 )
 from manyheads.models import TEXT, LoadedModel
+from manyheads.progress import Progress
 from manyheads.texts import Document, Stretch, Tokens, data_seed
 
 BATCH_TOKENS = 2_048  # tokens of a batch, padding included: about where two cores stop gaining

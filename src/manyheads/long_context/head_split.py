@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from manyheads.base import Json, brief, replacing
 from manyheads.errors import FileAccessError, HeadError, ModelError, StatisticError
-from manyheads.heads import Head, HeadSet, NotIterated, layer_name, parse_heads
+from manyheads.heads import Head, HeadSet, layer_name, parse_heads
 from manyheads.long_context.head_list_formats import write_heads
 from manyheads.long_context.split_layer import (
     JoinedBy,
@@ -32,6 +32,7 @@ from manyheads.long_context.split_layer import (
 )
 from manyheads.models import LoadedModel
 from manyheads.plan import Ablate
+from manyheads.results import NotIterated, Plotted, Tabular
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -44,7 +45,7 @@ ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", 
 
 
 @dataclass(frozen=True)
-class HeadSplit(NotIterated):
+class HeadSplit(Plotted, Tabular, NotIterated):
     """Key/value heads of one model, divided into those that keep everything ("retrieval") and those that stream.
 
     - `model`, `weights_hash`: of which model (`LoadedModel.weights_hash`); the hash is "" in a list of heads whose file

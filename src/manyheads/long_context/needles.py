@@ -19,11 +19,11 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.attention import grouped_scores
-from manyheads.base import Progress
 from manyheads.edits import token_losses
 from manyheads.errors import StatisticError
 from manyheads.inputs import Batch, Inputs, forward, read
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.progress import Progress
 
 DIGITS = 5  # of a pass key
 LEAD, AFTER, QUESTION = "\nThe pass key is", ". Remember the pass key.\n", "\nWhat is the pass key? The pass key is"

@@ -27,7 +27,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Progress, one_of, plural, whole
+from manyheads.base import one_of, plural, whole
 from manyheads.edits import METRICS, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import ModelError, StatisticError, TextError
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, generate, read
@@ -45,6 +45,7 @@ from manyheads.machine import require_all_heads
 from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Ablate, Plan
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.spec import CROSS
 from manyheads.statistics import mean_interval, number
 from manyheads.statistics.defined import distant_mass
@@ -68,6 +69,7 @@ UNITS = {
 }
 
 
+@shows_progress("splitting heads")
 def split_heads(
     lm: LoadedModel,
     given: InputsLike | Sequence[Sequence[int]] | Sequence[Tensor] | Tensor,
@@ -85,7 +87,7 @@ def split_heads(
     shares: int = SHARES,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     resume: str | Path | None = None,
     engine: Engine | str | None = None,
 ) -> HeadSplit:
@@ -138,6 +140,7 @@ def split_heads(
     EngineError.
     Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024, Retrieval heads.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     stack = _stack_of(lm)
     require_share(keep)
     numbers = {"sink": sink, "recent": recent, "batch": batch, "random": random, "seed": seed, "num_tokens": num_tokens}

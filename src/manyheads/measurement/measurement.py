@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import nn
 
-from manyheads.base import Progress
 from manyheads.corpora import Corpus, as_corpus
 from manyheads.errors import StatisticError, TextError
 from manyheads.inputs import Batch, Inputs, InputsLike, Reading, batch_of_call, forward_call, read
@@ -28,11 +27,13 @@ from manyheads.measurement.split_heads import whole_table
 from manyheads.measurement.table_and_recording import study
 from manyheads.models import LoadedModel
 from manyheads.models.taps import Observer, Tap
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.statistics import HeadTable, Statistic, choose, may_need_survey
 from manyheads.statistics.sums import WORDY, RunningSums, has_cross, without
 from manyheads.texts import Document, Sinks
 
 
+@shows_progress("measuring")
 def measure(
     lm: LoadedModel,
     given: InputsLike | Corpus,
@@ -40,7 +41,7 @@ def measure(
     *,
     sinks: Sinks | None = None,
     kinds: bool = False,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     resume: str | Path | None = None,
     ranks: Ranks | None = None,
     engine: Engine | str | None = None,
@@ -54,7 +55,8 @@ def measure(
       your own; what is not named is not computed. Or a function of the `Survey` of a corpus' beginning.
     - sinks: those of an earlier table (`table.sinks`); without them they are found on a few of the texts.
     - kinds: also count what each kind of token receives (`table.kinds`), which labels need.
-    - progress: called with how far reading has come, and with how much there is (of a corpus `Corpus.total`, or None).
+    - progress: called with how far reading has come, and with how much there is (of a corpus `Corpus.total`, or None);
+      True: a bar; False: nothing; None: a bar in a notebook or terminal, of what takes over a second.
     - resume: a folder in which the run keeps its sums: if it is stopped in any way, the same call goes on where it was;
       a finished run is read back from there.
     - ranks: `ALONE` lets a process measure by itself; else those of torch.distributed share a corpus.
@@ -81,6 +83,7 @@ def measure(
     Cost: one forward pass and one pass over the maps' tiles; O(tile) memory besides the model's.
     Errors: TextError, StatisticError, ModelError, GuardError; of pictures and sounds as `record`'s.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     inputs = Inputs.of(given)
     texts = inputs.texts
     has_words = not inputs.has_media and (texts is not None or (inputs.ids is not None and lm.tokenizer is not None))

@@ -18,15 +18,17 @@ import torch
 from jaxtyping import Float32, Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, one_of, plain, plural
+from manyheads.base import Json, brief, one_of, plain, plural
 from manyheads.errors import ShapeError, StatisticError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.inputs import Batch, Inputs, InputsLike, Long, Piece, Reading, read
 from manyheads.measurement.loop import by_model
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import Aligner, Observer, unwatched
+from manyheads.progress import ShowProgress, shows_progress
 from manyheads.recording import head_place, prepare
 from manyheads.recording.exact_map import Pooled
+from manyheads.results import Plotted, Shown
 from manyheads.spec import Site
 
 Pooling = Literal["mean", "max"]
@@ -34,7 +36,7 @@ POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 
 
 @dataclass(frozen=True, eq=False)
-class PooledMaps:
+class PooledMaps(Shown, Plotted):
     """A small map for each head, in the model's order. NaN: nothing is visible there, which is not a weight of 0.
 
     `num_tokens` counts the tokens read (the overlap of windows twice). `tokens` are the words of the text where it was
@@ -66,18 +68,19 @@ class PooledMaps:
         size = self.maps.shape[-1]
         return brief(f"PooledMaps({plural(len(self.heads), 'head')}, {size} x {size}: {self.because})")
 
-    def __getitem__(self, head: str | Head) -> Float32[ndarray, "p p"]:
+    def __getitem__(self, head: HeadLike) -> Float32[ndarray, "p p"]:
         """One head's map. Errors: HeadError for what names no head, or one that has no map here."""
         return self.maps[head_place(head, self.heads, "in these maps: they hold {first} to {last}.")]
 
 
+@shows_progress("drawing maps")
 def pooled_maps(
     lm: LoadedModel,
     given: InputsLike,
     *,
     size: int = 32,
     how: Pooling = "mean",
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> PooledMaps:
     """The maps of every head of a loaded model, in at most `size` x `size` blocks.
 
@@ -87,6 +90,7 @@ def pooled_maps(
     Cost: one forward pass and one pass over the maps' tiles; O(tile + heads * size^2) memory besides the model's.
     Errors: TextError, ShapeError, StatisticError, ModelError, GuardError.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     inputs = Inputs.of(given)
     reading = read(lm, inputs, pairs=False, only_texts=True)
     pooling = MapPooling(reading, size, how)

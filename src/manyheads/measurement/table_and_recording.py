@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from manyheads.base import Progress
 from manyheads.inputs import Batch, InputsLike, Keep, Reading, Recorder, forward, read
 from manyheads.measurement.loop import sinks_or_search, sums_of
 from manyheads.measurement.sinks import SinkSearch
@@ -27,6 +26,7 @@ from manyheads.measurement.split_heads import whole_table
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.loading import Tokenizer
 from manyheads.models.taps import Observer, Tap
+from manyheads.progress import Progress
 from manyheads.recording import HeadLink, LayerRecord, Recording, SpacedWord, TellingSearch, spaced_words
 from manyheads.spec import DECODER
 from manyheads.statistics import HeadTable, Statistic, choose

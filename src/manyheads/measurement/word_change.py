@@ -24,6 +24,7 @@ from manyheads.base import Json, percent
 from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
 from manyheads.recording import LayerRecord, Recording, SpacedWord
+from manyheads.results import Shown
 from manyheads.texts import Merging, Unit, Words, numbered, readable
 
 SAME = 1e-6  # of a share: rows that differ by less were computed from the same numbers
@@ -44,7 +45,7 @@ class HeadRows:
 
 
 @dataclass(frozen=True, eq=False)
-class WordSwap:
+class WordSwap(Shown):
     """What one word's looks become when another word of its text is changed.
 
     - `words`: of the text before, special tokens and marks among them; `special` says which the tokenizer added.
@@ -226,7 +227,7 @@ def word_swap(before: Recording, after: Recording, place: int, query: int, heads
     # Several words in the place of one are one word here: shares of its pieces are summed.
     joined = Unit(text, (begin, end), tuple(token for unit in swapped for token in unit.tokens), swapped[0].word, False)
     units = (*new[:index], joined, *new[len(new) - rest :])
-    requested = [head if isinstance(head, Head) else Head.parse(head) for head in heads]
+    requested = [Head.parse(head) for head in heads]
     rows: dict[Head, HeadRows] = {}
     looks_ahead = False
     for stack, layers in before.stacks.items():

@@ -11,10 +11,8 @@ from .layer import together as together
 from .media import Frames as Frames
 from .media import as_json as as_json
 from .media import grid_of as grid_of
-from .per_head_result import SHOWN_COLUMNS as SHOWN_COLUMNS
 from .per_head_result import PerHeadResult as PerHeadResult
 from .per_head_result import head_place as head_place
-from .per_head_result import write_frame as write_frame
 from .recording import Recording as Recording
 from .recording import open_recording as open_recording
 from .word_links import HeadLink as HeadLink

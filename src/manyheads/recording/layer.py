@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -33,15 +33,19 @@ from manyheads.errors import RecordingError, ShapeError, WindowError
 from manyheads.recording.exact_map.layer import Layer
 from manyheads.recording.exact_map.one_pass import Reduced, cell_weights, prepare, window_weights
 from manyheads.recording.exact_map.requests import Received, Request, bins, visible_blocks
+from manyheads.results import Shown, figure_of
 from manyheads.spec import CROSS, Site
 from manyheads.texts import Merging, Tokens, WordMap, Words, numbered, words_of_text
+
+if TYPE_CHECKING:  # half a second to import: only who draws waits for it
+    from matplotlib.figure import Figure
 
 WINDOW_BYTES = 1_000_000_000  # the largest dense window of weights that is handed out
 WORD_BLOCK_CELLS = 1 << 22  # weights of pieces held while words are merged: 16 MB, beside which the answer is large
 
 
 @dataclass(frozen=True, eq=False)
-class LayerRecord:
+class LayerRecord(Shown):
     """One attention layer over a batch of texts. `v` is None unless it was kept; `because` says what gave the lse.
 
     Where keys are other tokens than queries (cross-attention), `lengths` are the queries' and every key is kept.
@@ -62,6 +66,19 @@ class LayerRecord:
         heads, keys = self.site.num_heads, "" if not self.crosses else f" x {plural(self.k.shape[2], 'key')}"
         size = f"{plural(len(self.lengths), 'text')} of up to {plural(self.q.shape[2], 'token')}{keys}"
         return f"LayerRecord({self.site.module}: {plural(heads, 'head')}; {size})"
+
+    def _named_values(self) -> dict[str, str | int | float | None]:
+        site = self.site
+        sizes = {"heads": site.num_heads, "key/value heads": site.num_kv_heads, "texts": len(self.lengths)}
+        shape = {"queries": self.q.shape[2], "keys": self.k.shape[2], "head dimension": self.q.shape[3]}
+        return {**sizes, **shape, "module": site.module, "weights from": self.because}
+
+    def plot(self, head: int, text: int = 0) -> Figure:
+        """One head's map of one text as a matplotlib figure, a text of over 512 tokens by means of blocks.
+
+        Cost: one attention call of the layer. Errors: HeadError, ShapeError for a head or text that is not there.
+        """
+        return figure_of(self, head=head, text=text)
 
     @cached_property
     def _layer(self) -> Layer:

@@ -30,11 +30,12 @@ from torch import Tensor
 
 from manyheads.base import Json, brief, html_table, plain, plural
 from manyheads.errors import HeadError, RecordingError, ShapeError
-from manyheads.heads import Head, NotIterated
+from manyheads.heads import Head, HeadLike
 from manyheads.recording.file.format import LazyLayers, StoredFile, read_recording, recording_bytes, save_recording
 from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, frames_of, grid_of
 from manyheads.recording.word_links import HeadLinks, heads_linking
+from manyheads.results import NotIterated
 from manyheads.spec import Layers, counted_layers
 from manyheads.texts import Grid, ImageSpan, Tokens
 
@@ -166,12 +167,12 @@ class Recording(NotIterated):
         """
         return heads_linking(self.stacks, self.tokens, query, key, text)
 
-    def cells(self, head: str | Head, pairs: Sequence[tuple[int, int]], text: int = 0) -> Float[Tensor, "pairs"]:
+    def cells(self, head: HeadLike, pairs: Sequence[tuple[int, int]], text: int = 0) -> Float[Tensor, "pairs"]:
         """The exact weights of one head at chosen (query, key) positions of one text, in the order of `pairs`.
 
         Hidden cells are 0. Cost: O(pairs * heads of the layer * d). Errors: HeadError, ShapeError.
         """
-        head = Head.parse(head) if isinstance(head, str) else head
+        head = Head.parse(head)
         if head.stack not in self.stacks:
             raise HeadError(f"there is no head {head} in this recording: its stacks are {self._stack_names}.")
         layer = self.stacks[head.stack][head.layer]

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from manyheads.base import Json, brief, percent
 from manyheads.errors import ShapeError, TextError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.recording.layer import LayerRecord
 from manyheads.recording.per_head_result import PerHeadResult
 from manyheads.spec import CROSS, Layers
@@ -76,12 +76,12 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
         return tuple(link.head for link in self.links)
 
     @overload
-    def __getitem__(self, index: int | str | Head) -> HeadLink: ...
+    def __getitem__(self, index: int | HeadLike) -> HeadLink: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[HeadLink]: ...
-    def __getitem__(self, index: int | slice | str | Head) -> HeadLink | Sequence[HeadLink]:
+    def __getitem__(self, index: int | slice | HeadLike) -> HeadLink | Sequence[HeadLink]:
         """Errors: HeadError for a head that is not among them; IndexError."""
-        return self.links[self.head_place(index)] if isinstance(index, str | Head) else self.links[index]
+        return self.links[self.head_place(index)] if isinstance(index, str | Head | tuple) else self.links[index]
 
     def __len__(self) -> int:
         return len(self.links)

@@ -33,7 +33,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.base import Progress
 from manyheads.corpora import Corpus, is_about_texts
 from manyheads.errors import FileAccessError, TextError
 from manyheads.heads import Head
@@ -42,6 +41,7 @@ from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, spli
 from manyheads.measurement import by_model, measure, measure_corpus, sums_of
 from manyheads.measurement.corpus_run import Engine, HeadSums, RunRequest, Wanted, require_own
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
 from manyheads.roles.probes.all import ask_probes
@@ -81,6 +81,7 @@ COREFERENCE = {rule.role: rule.statistic for rule in coreference_rules()}
 RESTS = ("first_mass", "sink_mass", "special_mass", "separator_mass")  # their keys are special tokens, mostly
 
 
+@shows_progress("finding roles")
 def find_roles(
     lm: LoadedModel,
     texts: InputsLike | Corpus | None,
@@ -91,7 +92,7 @@ def find_roles(
     examples: int = 3,
     probes: bool = False,
     resume: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     ranks: Ranks | None = None,
     on_questions: Callable[[dict[str, str]], None] | None = None,
     on_reading: Callable[[str], None] | None = None,
@@ -125,6 +126,7 @@ def find_roles(
     Errors: as `measure`; StatisticError for a pattern that is none; FileAccessError for a folder to resume from that
     holds other files.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if texts is None:
         raise TextError("texts=None: give a text, a list of texts, or a corpus (mh.open_corpus).")
     check_resume(resume)

@@ -14,12 +14,14 @@ from typing import Any
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, plain
+from manyheads.base import Json, brief, plain
 from manyheads.corpora import reading_of
 from manyheads.errors import StatisticError
 from manyheads.heads import Head
 from manyheads.measurement import measure
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress
+from manyheads.results import Shown
 from manyheads.roles.claims import CHOOSE, REPORT, Claim, Half, claims_of, control
 from manyheads.roles.rules import (
     LOCAL_RULE,
@@ -89,7 +91,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class HeadRole:
+class HeadRole(Shown):
     """A head, the name of what it does ("unlabelled" where evidence is missing), and the evidence."""
 
     head: Head
@@ -205,7 +207,7 @@ def evidence_of(rule: Rule, claim: Claim, target: str = "") -> Evidence:
 
 
 @dataclass(frozen=True)
-class PageLabels:
+class PageLabels(Shown):
     """A model's labels and default statistics on the bundled texts. `because` says whether they were remembered;
     `texts_are` whose texts these are, in words."""
 

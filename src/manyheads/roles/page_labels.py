@@ -14,24 +14,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from manyheads import private_names
-from manyheads.base import Progress, no_access, replacing, users_folder
+from manyheads.base import no_access, replacing, users_folder
 from manyheads.corpora import reading_of
 from manyheads.errors import FileAccessError
 from manyheads.measurement.corpus_run import code_digest, config_digest
 from manyheads.models import LoadedModel
+from manyheads.progress import ShowProgress, shows_progress
 from manyheads.roles.labels import PageLabels, labels_from, labels_to_data, measured_page
 from manyheads.roles.shipped import shipped_labels
 
 DIGEST = "digest"  # the field of a remembered file that has the hash of all others
 
 
-def label_page(lm: LoadedModel, *, progress: Progress | None = None, remember: bool = True) -> PageLabels:
+@shows_progress("labelling heads")
+def label_page(lm: LoadedModel, *, progress: ShowProgress = None, remember: bool = True) -> PageLabels:
     """The labels of a loaded model's heads on the bundled texts.
 
     - `remember`: whether labels that come with the package, or of an earlier run, will do.
 
     Cost: seconds the first time, then milliseconds; a digest of its weights' sums among them.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if remember and (labels := shipped_labels(lm)) is not None:
         return labels
     try:

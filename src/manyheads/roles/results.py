@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 from manyheads.base import Json, brief, html_table, nearest, plain, plural
 from manyheads.corpora import Failure
 from manyheads.errors import StatisticError
-from manyheads.heads import Head
-from manyheads.recording import PerHeadResult, write_frame
+from manyheads.heads import Head, HeadLike
+from manyheads.recording import PerHeadResult
+from manyheads.results import write_frame
 from manyheads.roles.claims import Claim
 from manyheads.roles.labels import HeadRole
 from manyheads.roles.probes.all import NO_LABEL, PROBES, Probe
@@ -75,12 +76,12 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
     probes: Mapping[str, Probe] = field(default_factory=dict[str, Probe])
 
     @overload
-    def __getitem__(self, index: int | str | Head) -> HeadRole: ...
+    def __getitem__(self, index: int | HeadLike) -> HeadRole: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[HeadRole]: ...
-    def __getitem__(self, index: int | slice | str | Head) -> HeadRole | Sequence[HeadRole]:
+    def __getitem__(self, index: int | slice | HeadLike) -> HeadRole | Sequence[HeadRole]:
         """`roles["L2H9"]` is that head's label, `roles[2]` the third. Errors: HeadError; IndexError."""
-        return self.labels[self.head_place(index)] if isinstance(index, str | Head) else self.labels[index]
+        return self.labels[self.head_place(index)] if isinstance(index, str | Head | tuple) else self.labels[index]
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -147,7 +148,7 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
         """
         return role_named(words, self.questions, {name: probe.asks for name, probe in self.probes.items()})
 
-    def of_head(self, head: str | Head) -> list[Claim]:
+    def of_head(self, head: HeadLike) -> list[Claim]:
         """A head's claims that hold, the surest (the furthest from chance) first."""
         claims = self.claims[self.head_place(head)]
         return sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.distance)

@@ -25,7 +25,7 @@ from typing import Any
 from manyheads import units
 from manyheads.base import Json, brief, divisors, plural
 from manyheads.errors import ModelError, ShapeError
-from manyheads.heads import NotIterated
+from manyheads.results import NotIterated, Plotted, Shown
 from manyheads.sizing.architecture.architecture import (
     LAST,
     ONCE,
@@ -112,7 +112,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Sizing(NotIterated):
+class Sizing(Shown, Plotted, NotIterated):
     """What an architecture costs. Counts are exact; `notes` say what they mean and what was assumed. `prefill`,
     `decode`, `cache` and `decoding` are None where there is none, or where the description cannot tell (then
     `architecture.why_untold` says why)."""

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from manyheads import units
 from manyheads.base import Json, brief, plural
 from manyheads.errors import ShapeError
+from manyheads.results import Shown
 from manyheads.sizing.architecture.architecture import Architecture, Stored, Streaming, Weights
 
 GB, GIB = 10**9, 2**30
@@ -122,7 +123,7 @@ def cache_terms(architecture: Architecture) -> list[CacheTerm]:
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Shown):
     """What fits into `memory_bytes`, of which `overhead_bytes` stay free. `weight_bytes` and `cache_bytes` are those of
     the `batch` texts of `context` tokens that were sized.
 

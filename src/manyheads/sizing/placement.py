@@ -38,6 +38,7 @@ from typing import ClassVar, NamedTuple
 from manyheads import units
 from manyheads.base import Json, brief, divisors, plural, whole
 from manyheads.errors import ModelError, ShapeError
+from manyheads.results import Shown
 from manyheads.sizing.architecture.architecture import Architecture, Attention, LayerShape, Weights
 from manyheads.sizing.memory import FAR, PUBLISHED, Ask, Fit, checked_overhead, memory_bytes
 
@@ -69,7 +70,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Placement:
+class Placement(Shown):
     """A model on `tensor` x `pipeline` equal GPUs, and how many texts they serve.
 
     `memory_bytes`: of one GPU. `block`: tokens of a block of the cache; `prefix`: tokens that all texts begin with;

@@ -12,11 +12,11 @@ from jaxtyping import Float64
 from numpy import ndarray
 from numpy.typing import DTypeLike
 
-from manyheads.base import Json, brief, few, html_table
+from manyheads.base import Json, brief, few
 from manyheads.corpora import NONE_FAILED, Failures
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head
-from manyheads.recording import SHOWN_COLUMNS, PerHeadResult
+from manyheads.heads import Head, HeadLike
+from manyheads.recording import PerHeadResult
 from manyheads.spec import Site, counted_layers
 from manyheads.statistics.statistic import Statistic
 from manyheads.statistics.sums.intervals import MIN_BURSTY, MIN_WORTH
@@ -82,7 +82,7 @@ class HeadTable(PerHeadResult):
             low, high = np.where(enough, low, np.nan), np.where(enough, high, np.nan)
         return low, high
 
-    def no_interval(self, name: str, head: str | Head, half: int | None = None) -> str:
+    def no_interval(self, name: str, head: HeadLike, half: int | None = None) -> str:
         """Why a head's figure has no interval; "" where it has one."""
         index, column = self.head_place(head), self._column_index(name)
         num_texts, texts, largest = (float(part[index, column]) for part in self.sums.spread(half)[1])
@@ -123,8 +123,8 @@ class HeadTable(PerHeadResult):
     @overload
     def __getitem__(self, key: str) -> Float64[ndarray, "head"]: ...
     @overload
-    def __getitem__(self, key: tuple[str | Head, str]) -> float: ...
-    def __getitem__(self, key: str | tuple[str | Head, str]) -> Float64[ndarray, "head"] | float:
+    def __getitem__(self, key: tuple[HeadLike, str]) -> float: ...
+    def __getitem__(self, key: str | tuple[HeadLike, str]) -> Float64[ndarray, "head"] | float:
         """`table["entropy"]` is a column; `table["L0H2", "previous_mass"]` one number.
 
         Errors: HeadError for a head that is not in the table, StatisticError for a statistic that is not.
@@ -191,16 +191,6 @@ class HeadTable(PerHeadResult):
     def __repr__(self) -> str:
         size = f"{len(self.heads)} heads x {len(self.names)} statistics"
         return brief(f"HeadTable({size} over {self.sums.num_texts} texts, {self.sums.num_tokens:,} tokens)")
-
-    def _repr_html_(self) -> str:
-        """A notebook's view: the first heads and statistics, and how many more there are."""
-        names = self.names[: SHOWN_COLUMNS - 1]
-        columns = ["head", *(name.replace("_", " ") for name in names)]
-        values = self._of_half(None)[:, : len(names)]
-        rows = [[str(head), *map(float, row)] for head, row in zip(self.heads, values, strict=True)]
-        more = len(self.names) - len(names)
-        note = f"{more} more statistics: to_pandas() has them all." if more else ""
-        return html_table(columns, rows, caption=str(self), note=note)
 
     def __len__(self) -> int:
         return len(self.heads)

@@ -17,6 +17,7 @@ from numpy import ndarray
 from manyheads.base import Json, brief, plural
 from manyheads.errors import PlanError, StatisticError
 from manyheads.heads import Head
+from manyheads.results import Shown
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ ACTIONS = ("stop", "clip", "save")
 
 
 @dataclass(frozen=True)
-class HeadAlert:
+class HeadAlert(Shown):
     """One head past one rule's limit: the first watched step at which it was, and its value there.
 
     `lasts`: whether it is at the last watched step, still or again. `str` is "L3H5: entropy fell under 0.1 nats at step

@@ -28,7 +28,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +50,14 @@ from manyheads.base import (
     synced,
 )
 from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, RecordingError, ShapeError
-from manyheads.heads import Head
-from manyheads.recording import head_place
+from manyheads.heads import Head, HeadLike
+from manyheads.recording import PerHeadResult
+from manyheads.results import figure_of
 from manyheads.spec import MOST, Site, counted_layers
+
+if TYPE_CHECKING:  # pandas takes half a second to import: only who asks for a frame waits for it
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 FORMAT, VERSION = "manyheads head history", 1
 KEYS = ("step", "stack", "layer", "head")  # the columns that say what a row is of; all others but LOSS are statistics
@@ -85,7 +90,7 @@ class _Part:
 
 
 @dataclass(frozen=True, eq=False)
-class HeadCurves:
+class HeadCurves(PerHeadResult):
     """Every head's statistics over the watched steps of a training, as `open_history` read them.
 
     `steps` grow; `values` are NaN where a head has no such number, `loss` where none was seen. `facts` say what was
@@ -94,8 +99,10 @@ class HeadCurves:
     its site's (`manyheads.spec.Site`); `numbering` is a sentence where an earlier manyheads counted layers instead.
     """
 
+    missing = "in this history: it holds {first} to {last}."
+
     path: Path
-    heads: tuple[Head, ...]
+    heads: tuple[Head, ...]  # pyright: ignore[reportIncompatibleMethodOverride] a field where the base has a property
     statistics: tuple[str, ...]
     steps: Int64[ndarray, "step"]
     values: Float64[ndarray, "step head statistic"]
@@ -103,9 +110,9 @@ class HeadCurves:
     facts: dict[str, Any]
     _parts: dict[str, _Part] = field(default_factory=dict, repr=False)
 
-    def of(self, head: str | Head) -> Float64[ndarray, "step statistic"]:
+    def of(self, head: HeadLike) -> Float64[ndarray, "step statistic"]:
         """One head's curves, given as a `Head` or by its name ("L3H5"). Errors: HeadError."""
-        return self.values[:, head_place(head, self.heads, "in this history: it holds {first} to {last}.")]
+        return self.values[:, self.head_place(head)]
 
     @property
     def numbering(self) -> str:
@@ -121,6 +128,23 @@ class HeadCurves:
         Errors: as `open_history`.
         """
         return _read(self.path, self)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each watched step and head: columns step, head, stack, layer, index, then the statistics."""
+        import pandas as pd  # half a second: not for who never asks for a frame
+
+        count = len(self.steps)
+        columns = {name: [*column] * count for name, column in self.head_columns().items()}
+        frame = pd.DataFrame({"step": self.steps.repeat(len(self.heads)), **columns})
+        values = self.values.reshape(len(frame), len(self.statistics))
+        return pd.concat([frame, pd.DataFrame(values, columns=list(self.statistics))], axis=1)
+
+    def plot(self, column: str | None = None, heads: Sequence[HeadLike] | None = None) -> Figure:
+        """A statistic of every head over the steps as a matplotlib figure, in grey; `heads` in ink, with their names.
+
+        `column`: the statistic; None: the first. Errors: StatisticError, HeadError.
+        """
+        return figure_of(self, column=column, heads=heads)
 
     def to_dict(self) -> Json:
         """Plain data for JSON: facts, steps, loss, every head's curves by statistic; None where there is no number."""

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.attention import largest_scores
-from manyheads.base import brief, divisors, first_line, plural
+from manyheads.base import brief, divisors, few, first_line, plural
 from manyheads.errors import ModelError, PlanError
 from manyheads.heads import Head
 from manyheads.machine import is_sharded, require_all_heads
@@ -39,6 +39,7 @@ from manyheads.models import PROBE_TOKENS, AttentionCall, device_of, probe_input
 from manyheads.models.taps import no_way_in, own_number
 from manyheads.models.weights import LATENT, Sizes, child, holders_of, is_transposed, part_by_part
 from manyheads.nn import FusedProjections, MultiHeadAttention
+from manyheads.results import Shown
 from manyheads.spec import Site, layer_number
 from manyheads.watching.training_tap import TrainingTap, in_evaluation, unwrapped
 
@@ -65,15 +66,23 @@ class ClippedHead:
 
 
 @dataclass(frozen=True)
-class Clip:
+class Clip(Shown):
     """What one `QKClip.step` did. `max_logit`: the largest score of all heads since the last step, before the clip."""
 
     clipped: tuple[ClippedHead, ...]
     max_logit: float
     because: str
 
+    def __repr__(self) -> str:
+        names = ": " + few([str(one.head) for one in self.clipped], 5) if self.clipped else ""
+        return brief(f"Clip({plural(len(self.clipped), 'head')} clipped{names}; largest score {self.max_logit:.4g})")
 
-class QKClip:
+    def _named_values(self) -> dict[str, str | int | float | None]:
+        clipped = {str(one.head): f"{one.max_logit:.4g}, times {one.factor:.4g}" for one in self.clipped}
+        return {"largest score before": self.max_logit, "scores from": self.because, **clipped}
+
+
+class QKClip(Shown):
     """Keeps each head's largest score at `tau` or below: `step()`, after the optimizer's, scales query and key weights.
 
         clip = mh.QKClip(model, tau=100.0, optimizer=optimizer)
@@ -205,6 +214,14 @@ class QKClip:
         """Stop watching the model. Its weights stay as they are."""
         _CLIPPED.discard(self.model)
         self._tap.close()
+
+    def __repr__(self) -> str:
+        last = "no step yet" if self.last is None else f"last {self.last}"
+        return brief(f"QKClip({type(self.model).__name__}, tau {self.tau:g}: {last})")
+
+    def _named_values(self) -> dict[str, str | int | float | None]:
+        last = {} if self.last is None else self.last._named_values()
+        return {"tau": self.tau, "alpha": self.alpha, **last, "tried": self.because}
 
     def __enter__(self) -> QKClip:
         return self

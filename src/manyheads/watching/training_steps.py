@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -39,7 +40,7 @@ from torch import Tensor, nn
 from manyheads.attention import Mask
 from manyheads.base import Json, brief, no_access, plural, replacing, whole
 from manyheads.errors import AlertError, FileAccessError, ModelError, PlanError, StatisticError
-from manyheads.heads import Head, HeadsLike, parse_heads, written
+from manyheads.heads import Head, HeadLike, HeadsLike, parse_heads, written
 from manyheads.machine import own_rank
 from manyheads.measurement import place_of
 from manyheads.models import AttentionCall, text_config_of
@@ -92,8 +93,8 @@ class WatchedStep(PerHeadResult):
     @overload
     def __getitem__(self, key: str) -> Float64[ndarray, "head"]: ...
     @overload
-    def __getitem__(self, key: tuple[str | Head, str]) -> float: ...
-    def __getitem__(self, key: str | tuple[str | Head, str]) -> Float64[ndarray, "head"] | float:
+    def __getitem__(self, key: tuple[HeadLike, str]) -> float: ...
+    def __getitem__(self, key: str | tuple[HeadLike, str]) -> Float64[ndarray, "head"] | float:
         """`step["entropy"]` is a column; `step["L0H2", "entropy"]` one number. Errors: HeadError, StatisticError."""
         head, name = (None, key) if isinstance(key, str) else key
         if name not in self.names:
@@ -438,6 +439,10 @@ class Watch:
         names = ", ".join(self.chosen.names)
         model = type(self.model).__name__ if hasattr(self, "model") else "read from a pickle"
         return brief(f"Watch({model}, {state}: {plural(self.done, 'step')} done; {names})")
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: its line, and the heads of the step that was watched last."""
+        return f"<p>{escape(repr(self))}</p>{self.last._repr_html_() if self.last is not None else ''}"
 
     def __enter__(self) -> Watch:
         return self

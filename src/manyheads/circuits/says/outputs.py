@@ -35,10 +35,11 @@ from torch import Tensor
 from manyheads.base import Json, brief, percent, plain, plural
 from manyheads.circuits.says.stream import Addition, Norm, additions
 from manyheads.errors import HeadError, ManyHeadsError, ShapeError, TextError
-from manyheads.heads import Head, NotIterated
+from manyheads.heads import Head, HeadLike
 from manyheads.models import LoadedModel
 from manyheads.models.taps import TOLERANCE
 from manyheads.recording import LayerRecord, Recording, SpacedWord
+from manyheads.results import NotIterated, Shown
 from manyheads.spec import CROSS
 from manyheads.texts import Sinks, Unit, Words, readable
 
@@ -107,7 +108,7 @@ class Voice(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HeadOutput(NotIterated):
+class HeadOutput(Shown, NotIterated):
     """What one head says at one token of a text, with every number on the way.
 
     - `head`, `query`, `word`: the head, the token that asks (its position) and its word.
@@ -205,7 +206,7 @@ class HeadOutput(NotIterated):
 
 
 @dataclass(frozen=True, eq=False)
-class LayerOutput(NotIterated):
+class LayerOutput(Shown, NotIterated):
     """What all heads of a layer say at one token, and how their outputs become one vector.
 
     - `heads`: one `HeadOutput` each; all have the same `keys`, and none has what it adds.
@@ -275,7 +276,7 @@ class LayerOutput(NotIterated):
 
 def head_output(
     recording: Recording,
-    head: str | Head,
+    head: HeadLike,
     word: str | int,
     lm: LoadedModel | None = None,
     *,
@@ -343,8 +344,8 @@ def layer_called(recording: Recording, name: str | int) -> LayerRecord:
     raise HeadError(f"there is no layer {name!r} in this recording: it has {listed[0]} to {listed[-1]}.")
 
 
-def _layer_of(recording: Recording, head: str | Head) -> tuple[LayerRecord, int]:
-    head = Head.parse(head) if isinstance(head, str) else head
+def _layer_of(recording: Recording, head: HeadLike) -> tuple[LayerRecord, int]:
+    head = Head.parse(head)
     layer = layer_called(recording, str(head).rpartition("H")[0])
     if head.index >= layer.site.num_heads:
         raise HeadError(f"there is no head {head} in this recording: {layer.site.heads[-1]} is the layer's last.")

@@ -37,12 +37,13 @@ from manyheads.circuits.attribution import EXACT, Row, rows_of
 from manyheads.circuits.residual import CallsOfTorch, NormForm, held, norm_form, require_linear
 from manyheads.edits import Branches, exact
 from manyheads.errors import HeadError, ModelError, TextError
-from manyheads.heads import Head, NotIterated
+from manyheads.heads import HeadLike, component_name
 from manyheads.inputs import Batch, Inputs, forward, read
 from manyheads.measurement import NextToken, spelled
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.taps import TOLERANCE
 from manyheads.models.weights import is_norm, weight_by_head
+from manyheads.results import NotIterated, Shown
 from manyheads.spec import Site
 from manyheads.texts import Tokens
 
@@ -188,7 +189,7 @@ def _followed(lm: LoadedModel, batch: Batch, follower: _Follower) -> tuple[_Foll
 
 
 @dataclass(frozen=True, eq=False)
-class StreamShares(NotIterated):
+class StreamShares(Shown, NotIterated):
     """What moved one token's residual stream: each component's share of the final state, and its length.
 
     - `components`, `kinds`: as those of an `Attribution`: "embedding", "L0H0", ..., "L0 feed-forward", biases of norms.
@@ -209,11 +210,12 @@ class StreamShares(NotIterated):
     final: Float64[ndarray, "m"]
     next_tokens: tuple[NextToken, ...]
 
-    def __getitem__(self, component: str | Head) -> float:
+    def __getitem__(self, component: HeadLike) -> float:
         """The share of a component by its name. Errors: HeadError."""
-        if str(component) not in self.components:
-            raise HeadError(f"{str(component)!r} has no row: there are {', '.join(self.components[:3])} ...")
-        return float(self.shares[self.components.index(str(component))])
+        name = component_name(component)
+        if name not in self.components:
+            raise HeadError(f"{name!r} has no row: there are {', '.join(self.components[:3])} ...")
+        return float(self.shares[self.components.index(name)])
 
     def to_dict(self) -> Json:
         """Plain data for JSON."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -32,11 +31,11 @@ from manyheads.circuits.why.row import Row
 from manyheads.circuits.why.sides import Reach, Shares, Side, shares_of
 from manyheads.edits import require_loaded
 from manyheads.errors import ModelError, StatisticError, TextError
-from manyheads.heads import Head, HeadsLike, NotIterated
+from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import Batch, Inputs, InputsLike, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
-from manyheads.recording import write_frame
+from manyheads.results import NotIterated, Tabular
 from manyheads.spec import Site
 from manyheads.statistics import mean_interval
 
@@ -66,7 +65,7 @@ class WriterMean(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class WhyMeans(NotIterated):
+class WhyMeans(Tabular, NotIterated):
     """Why a head looks at keys of a kind, over texts.
 
     - `where`, `rows`: which rows, and how many of each text; texts without one are left out (`left_out` of them).
@@ -122,10 +121,6 @@ class WhyMeans(NotIterated):
             "error": self.error,
             "notes": dict(self.notes),
         }
-
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
 
     @cached_property
     def _first_line(self) -> str:

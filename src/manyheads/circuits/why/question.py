@@ -17,7 +17,7 @@ from manyheads.circuits.why.means import Where, WhyMeans, why_means
 from manyheads.circuits.why.reading import TextOrRecording, head_of
 from manyheads.circuits.why.weight import Against, Why, explain
 from manyheads.errors import StatisticError
-from manyheads.heads import Head
+from manyheads.heads import HeadLike
 from manyheads.inputs import InputsLike
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording
@@ -27,7 +27,7 @@ from manyheads.recording import Recording
 def why(
     lm: LoadedModel,
     text: TextOrRecording,
-    head: str | Head,
+    head: HeadLike,
     query: str | int = -1,
     key: str | int | None = None,
     against: Against = "rest",
@@ -35,13 +35,13 @@ def why(
 
 
 @overload
-def why(lm: LoadedModel, text: InputsLike, head: str | Head, *, where: Where) -> WhyMeans: ...
+def why(lm: LoadedModel, text: InputsLike, head: HeadLike, *, where: Where) -> WhyMeans: ...
 
 
 def why(
     lm: LoadedModel,
     text: TextOrRecording | InputsLike,
-    head: str | Head,
+    head: HeadLike,
     query: str | int = -1,
     key: str | int | None = None,
     against: Against = "rest",

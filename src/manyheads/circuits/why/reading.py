@@ -18,7 +18,7 @@ from manyheads.circuits.why.result import Look, Place
 from manyheads.circuits.why.row import Row
 from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, RecordingError, TextError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.inputs import Batch, Inputs, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.measurement import spelled
@@ -32,7 +32,7 @@ SHOWN = 12  # tokens in an error
 TextOrRecording = str | tuple[str, str] | Recording
 
 
-def head_of(lm: LoadedModel, head: str | Head) -> Head:
+def head_of(lm: LoadedModel, head: HeadLike) -> Head:
     """The one head that is meant. Errors: HeadError; ModelError as `require_loaded`."""
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "why")

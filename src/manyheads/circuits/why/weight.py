@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -35,10 +34,11 @@ from manyheads.circuits.why.result import NO_STORY, Look, PairShare, Place, Writ
 from manyheads.circuits.why.row import Row
 from manyheads.circuits.why.sides import Split, Writer, split
 from manyheads.errors import HeadError, StatisticError, TextError
-from manyheads.heads import Head, NotIterated
+from manyheads.heads import Head, HeadLike, component_name
 from manyheads.inputs import Batch
 from manyheads.models import LoadedModel
-from manyheads.recording import Recording, write_frame
+from manyheads.recording import Recording
+from manyheads.results import NotIterated, Tabular
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -54,7 +54,7 @@ Against = Literal["rest"] | str | int
 
 
 @dataclass(frozen=True, eq=False)
-class Why(NotIterated):
+class Why(Tabular, NotIterated):
     """Why a head looks from one token to another: the log-odds of that weight, split over what was written.
 
     - `query`, `key`: a row for each writer of the query's stream, and of the keys'; the largest shares first. Each of
@@ -111,15 +111,16 @@ class Why(NotIterated):
             for u, w in places
         )
 
-    def of(self, writer: str | Head, side: Literal["query", "key"]) -> WriterShare:
+    def of(self, writer: HeadLike, side: Literal["query", "key"]) -> WriterShare:
         """One writer's row. Errors: StatisticError."""
         table = {"query": self.query, "key": self.key}.get(side)
         if table is None:
             raise StatisticError(f"{side=} is no side of a weight: give 'query' or 'key'.")
-        row = next((row for row in table if row.writer == str(writer)), None)
+        name = component_name(writer)
+        row = next((row for row in table if row.writer == name), None)
         if row is None:
             raise StatisticError(
-                f"{writer!s} wrote nothing on the {side}'s side: {plural(len(table), 'writer')} did, "
+                f"{name} wrote nothing on the {side}'s side: {plural(len(table), 'writer')} did, "
                 f"{', '.join(row.writer for row in table[:5])} ..."
             )
         return row
@@ -127,7 +128,7 @@ class Why(NotIterated):
     def further(
         self,
         lm: LoadedModel,
-        head: str | Head,
+        head: HeadLike,
         side: Literal["query", "key"] | None = None,
         against: Against = "rest",
     ) -> Why:
@@ -140,21 +141,22 @@ class Why(NotIterated):
 
         Cost: as `why`. Errors: HeadError for what is no head that wrote there; as `why`.
         """
+        name = component_name(head)
         shares = {
             of_side: row.share
             for of_side, table in (("query", self.query), ("key", self.key))
             for row in table
-            if row.writer == str(head) and row.looks_at is not None and side in (None, of_side)
+            if row.writer == name and row.looks_at is not None and side in (None, of_side)
         }
         if not shares:
             heads = [row.writer for row in self.query if row.looks_at is not None]
             raise HeadError(
-                f"{head!s} is no head that wrote {'either side' if side is None else f'the {side}'} of this weight: "
+                f"{name} is no head that wrote {'either side' if side is None else f'the {side}'} of this weight: "
                 f"there are {', '.join(heads[:5]) or 'none'}{' ...' if len(heads) > 5 else ''}."
             )
-        of_side = max(shares, key=lambda name: abs(shares[name]))
+        of_side = max(shares, key=lambda side: abs(shares[side]))
         place = self.from_token if of_side == "query" else self.to_token
-        return explain(lm, self.text, str(head), place.position, None, against)
+        return explain(lm, self.text, name, place.position, None, against)
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each writer and side."""
@@ -205,10 +207,6 @@ class Why(NotIterated):
             "massive": self.massive,
             "notes": dict(self.notes),
         }
-
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
 
     @cached_property
     def _first_line(self) -> str:
@@ -267,7 +265,7 @@ class Why(NotIterated):
 def explain(
     lm: LoadedModel,
     text: TextOrRecording,
-    head: str | Head,
+    head: HeadLike,
     query: str | int = -1,
     key: str | int | None = None,
     against: Against = "rest",

@@ -20,21 +20,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from manyheads.base import Json, Progress, brief, html_table, one_of, plain
+from manyheads.base import Json, brief, html_table, one_of, plain
 from manyheads.circuits.attribution import token_of
 from manyheads.circuits.writes.from_weights import MOST, Circuits, Matching, Ranks, SiteCircuits, TraceShare, named
 from manyheads.circuits.writes.on_text import Position, ReadDirection, on_texts
 from manyheads.circuits.writes.vocabulary import SOURCES, Source
 from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, StatisticError, TextError
-from manyheads.heads import Head, HeadsLike, NotIterated
+from manyheads.heads import Head, HeadLike, HeadsLike
 from manyheads.inputs import InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
-from manyheads.recording import write_frame
+from manyheads.progress import ShowProgress, shows_progress
+from manyheads.results import NotIterated, Tabular
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -60,7 +60,7 @@ class TokenTable(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Writes(NotIterated):
+class Writes(Tabular, NotIterated):
     """What one head writes and looks for, in tokens.
 
     - `head`, `source`: the head, and what stands for a token where it reads one (`SOURCES` says it in words).
@@ -180,10 +180,6 @@ class Writes(NotIterated):
             "notes": self.notes,
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write the table by its ending: .parquet, .csv or .json, whole or not at all. Errors: FileAccessError."""
-        write_frame(self.to_pandas(), Path(path))
-
     def _repr_html_(self) -> str:
         if self.positions:
             columns = ["position", "token", "length", "of its layer", "along it", "promoted", "suppressed"]
@@ -234,7 +230,7 @@ def _words(pairs: Sequence[tuple[str, float]]) -> str:
 
 def writes(
     lm: LoadedModel,
-    head: str | Head,
+    head: HeadLike,
     texts: InputsLike | None = None,
     *,
     source: Source | None = None,
@@ -273,18 +269,20 @@ def writes(
     return replace(result, positions=positions, directions=directions, notes={**result.notes, **notes})
 
 
+@shows_progress("reading what heads write")
 def writes_of(
     lm: LoadedModel,
     heads: HeadsLike | None = None,
     *,
     source: Source | None = None,
     tokens: Sequence[str | int] = (),
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> dict[Head, Writes]:
     """The same of many heads (None: of all), by their weights alone; arguments and errors as for `writes`.
 
     `progress`: called with the number of heads that are done, and of all.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     require_loaded(lm)
     if source is not None:
         one_of("source", source, tuple(SOURCES), StatisticError, "stands for no token")

@@ -67,6 +67,7 @@ from manyheads.cli.terminal.console import (
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import ModelError, TextError
 from manyheads.heads import layer_name
+from manyheads.results import write_frame
 from manyheads.roles.words import (
     ABSENT,
     CAVEAT,
@@ -307,7 +308,7 @@ def gather(
     times.append(time.perf_counter())
     written = []
     if save is not None:
-        recording.write_frame(frame(labels, table, names), save)
+        write_frame(frame(labels, table, names), save)
         written.append(f"{save}, a row a head: its role, and {len(names)} statistics of your text")
     if plot is not None and pooling is not None:
         with talk.step(f"drawing {plot.name}"):

@@ -13,13 +13,15 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, plural, whole
+from manyheads.base import Json, brief, plural, whole
 from manyheads.edits import MetricLike, Places, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import StatisticError
-from manyheads.heads import Head, HeadSet, NotIterated, Shape, layer_name, parse_heads
+from manyheads.heads import Head, HeadSet, Shape, layer_name, parse_heads
 from manyheads.inputs import Inputs, InputsLike, read
 from manyheads.models import LoadedModel
 from manyheads.plan import Average, Copy, Edit, Plan, SkipOutputProjection, SkipPositions, Step, describe
+from manyheads.progress import ShowProgress, shows_progress
+from manyheads.results import NotIterated, Shown
 from manyheads.spec import ModelSpec
 from manyheads.statistics import mean_interval
 
@@ -28,7 +30,7 @@ DRAWS = 20  # tries for each random set: among few heads the same one comes agai
 
 
 @dataclass(frozen=True, eq=False)
-class Effect(NotIterated):
+class Effect(Shown, NotIterated):
     """The effect of a plan on a metric. A positive `change` is for the worse.
 
     `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` are its 95 % interval over texts
@@ -96,6 +98,7 @@ class Effect(NotIterated):
         return f"{self.plan}: {self.metric} {self.change:+.4g}{unit} ({over}); {controls}"
 
 
+@shows_progress("measuring the effect")
 def effect(
     lm: LoadedModel,
     plan: Plan | Step,
@@ -105,7 +108,7 @@ def effect(
     corpus: InputsLike | None = None,
     controls: int = CONTROLS,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> Effect:
     """What a plan changes on some texts, beside random controls.
 
@@ -123,6 +126,7 @@ def effect(
     Cost: 2 + `controls` forward passes. Errors: HeadError, PlanError, TextError; StatisticError for a metric that this
     model or these texts cannot give, or that is NaN.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     require_loaded(lm)
     if not isinstance(plan, Plan):
         plan = Plan(plan)

@@ -45,7 +45,7 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, Progress, brief, first_line, one_of, whole
+from manyheads.base import Json, brief, first_line, one_of, whole
 from manyheads.edits import (
     TOKENS_OF_A_BATCH,
     Metric,
@@ -58,7 +58,7 @@ from manyheads.edits import (
     require_numbers,
 )
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head, HeadSet, parse_heads
+from manyheads.heads import Head, HeadLike, HeadSet, parse_heads
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, read
 from manyheads.interventions.prune import (
     ANYWHERE,
@@ -74,7 +74,9 @@ from manyheads.measurement.corpus_run import Engine, Items, Result
 from manyheads.models import AttentionCall, LoadedModel, tap
 from manyheads.own_functions import code_of, name_of
 from manyheads.plan import Ablate, AblationKind, Edit, Plan
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
+from manyheads.results import Shown
 from manyheads.spec import ModelSpec
 from manyheads.statistics import mean_interval
 
@@ -148,7 +150,7 @@ class Importance(PerHeadResult):
         values = self.normalised if normalised else self.values
         return least_groups(self.spec, dict(zip(self.heads, values.tolist(), strict=True)), count)
 
-    def __getitem__(self, head: str | Head) -> float:
+    def __getitem__(self, head: HeadLike) -> float:
         heads = self.spec.select(head)
         if len(heads) != 1:
             raise HeadError(f"{head!r} is {len(heads)} heads: ask for one, as in importance['L3H7'].")
@@ -196,6 +198,7 @@ class Importance(PerHeadResult):
         return f"Importance({source}; most important: {top})"
 
 
+@shows_progress("measuring importance")
 def importance(
     lm: LoadedModel,
     given: InputsLike,
@@ -206,7 +209,7 @@ def importance(
     corpus: InputsLike | None = None,
     reduce: Reduce = "example",
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     resume: str | Path | None = None,
     engine: Engine | str | None = None,
 ) -> Importance:
@@ -232,6 +235,7 @@ def importance(
     one ablation after another takes. For gradients, one forward and one backward pass (16 backward for a flat metric).
     Errors: StatisticError, TextError, PlanError, ModelError, EngineError. Source: Michel et al. 2019, section 4.1.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
     one_of("estimator", estimator, ("auto", *ESTIMATORS), StatisticError)
@@ -563,7 +567,7 @@ Way = Literal["each layer", "anywhere", "each group"]
 
 
 @dataclass(frozen=True, eq=False)
-class Lowest:
+class Lowest(Shown):
     """The chosen heads, in which way they can go, and why that way.
 
     - `heads`, `way`, `because`: what goes, one of `WAYS` ("" where no heads share a key/value head), and why that way.
@@ -601,6 +605,7 @@ class Lowest:
         return {"heads": str(self.heads), **fields, "texts": self.num_texts, "groups": groups, "frees": frees}
 
 
+@shows_progress("looking for the least important heads")
 def lowest_heads(
     lm: LoadedModel,
     given: InputsLike,
@@ -610,7 +615,7 @@ def lowest_heads(
     way: Way | None = None,
     metric: str = "auto",
     empty_layers: bool = False,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> Lowest:
     """The `count` least important heads that `prune_heads` can cut out together, by zero ablation on these texts.
 
@@ -628,6 +633,7 @@ def lowest_heads(
     up to 100 heads each a sweep, of more each a forward and a backward pass.
     Errors: HeadError for a number of heads that cannot go, or not in this way; those of `importance`.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     ways = ways_to_lose(lm.spec, count, empty_layers=empty_layers)
     if way is not None:
         one_of("way", way, WAYS, HeadError)

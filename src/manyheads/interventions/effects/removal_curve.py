@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief
+from manyheads.base import Json, brief
 from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits
 from manyheads.errors import TextError
 from manyheads.heads import Head
@@ -23,6 +23,8 @@ from manyheads.inputs import read
 from manyheads.interventions.effects.importance import Estimator, importance
 from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, AblationKind, Plan
+from manyheads.progress import ShowProgress, shows_progress
+from manyheads.results import Plotted, Shown
 from manyheads.statistics import mean_interval
 
 POINTS = 13  # from no head to all of them
@@ -30,7 +32,7 @@ ORDERS = 3  # random ones
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class Curve(Shown, Plotted):
     """`ranked[i]` is the mean change with `counts[i]` heads removed by importance, `low` and `high` its interval.
 
     `random[r, i]` is the same in random orders. A positive change is for the worse.
@@ -66,6 +68,7 @@ class Curve:
         return brief(f"Curve({self.model}: {self.metric} with {self.counts[0]} to {self.counts[-1]} heads removed)")
 
 
+@shows_progress("removing heads")
 def removal_curve(
     lm: LoadedModel,
     texts: Sequence[Any],
@@ -73,7 +76,7 @@ def removal_curve(
     *,
     metric: MetricLike = "auto",
     kind: AblationKind = "zero",
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> Curve:
     """The curve on every second text, by an importance that was measured on the remaining ones.
 
@@ -87,6 +90,7 @@ def removal_curve(
     Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
     Errors: TextError for fewer than two texts; those of `importance`.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if isinstance(texts, str) or len(texts) < 2:
         raise TextError("a curve needs at least two texts: one half chooses the heads, the other shows what is lost.")
     heads = lm.spec.heads.heads

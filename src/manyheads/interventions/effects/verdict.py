@@ -16,6 +16,7 @@ from manyheads.base import Json, brief
 from manyheads.interventions.effects.effect import Effect
 from manyheads.interventions.effects.importance import Importance
 from manyheads.plan import SkipOutputProjection, describe
+from manyheads.results import Shown
 
 ROUNDING = 1e-9  # a smaller change is that of float32 sums in another order
 FEWEST_CONTROLS = 5  # with fewer, one random head more or less would turn the verdict round
@@ -27,7 +28,7 @@ Level = Literal["nothing", "no control", "too few", "barely", "more than most", 
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Shown):
     """What an effect comes to. `words` holds it all: one sentence, or two where something is to be added.
 
     `above` of `controls` random sets change the metric at least as much, up or down; `things` names what they are.

@@ -35,6 +35,7 @@ from manyheads.interventions.save.whole_folder import replacing_folder
 from manyheads.interventions.verify import SAME, difference, outputs_of, random_inputs
 from manyheads.models import LoadedModel, kept_in, quietly
 from manyheads.models.weights import COMPACT, STOCK, uncut, write_compact, write_mark
+from manyheads.results import Shown
 from manyheads.spec import CROSS, ModelSpec, Site
 
 ZEROED = "zeroed"  # the form of the same shape, and the subfolder in which it is
@@ -261,7 +262,7 @@ def write_readers(lm: LoadedModel, place: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Costs:
+class Costs(Shown):
     """Counted before and after: parameters, and the bytes per token in the caches (0: the model does not generate)."""
 
     parameters: tuple[int, int]

@@ -34,6 +34,7 @@ from manyheads.lab.lessons.parameters import (
     read_quantity,
     system_of,
 )
+from manyheads.results import Shown
 
 PLACES, SHARE = 0.006, 0.005  # how far a number may be off: two places behind the point, or three figures
 FIGURES = 3  # of a rounded answer, at the least
@@ -95,7 +96,7 @@ class Predict:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Shown):
     """`answered`: whether it was an answer at all, right or wrong; what was none costs nothing.
 
     `solution`: the right answer with its reason, once no try is left; else "".

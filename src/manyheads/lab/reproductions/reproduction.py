@@ -34,6 +34,7 @@ from manyheads.lab.training.presets.table import module_of
 from manyheads.lab.training.runs import Progress, mean_and_interval
 from manyheads.lab.training.session import alone_in, open_folder, versions, write_json
 from manyheads.long_context import retrieval_scores
+from manyheads.results import Shown
 
 COMES_OUT, FAILS, UNDECIDED, NOT_JUDGED = "comes out", "does not come out", "undecided", "not judged"
 
@@ -158,7 +159,7 @@ SEEDS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduced:
+class Reproduced(Shown):
     """`document` is what result.json holds."""
 
     reproduction: Reproduction

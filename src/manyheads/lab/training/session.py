@@ -32,13 +32,14 @@ from manyheads.lab.training.runs import Progress, num_parameters
 from manyheads.lab.training.together import require_gpu_for_each_process, together
 from manyheads.machine import choose_device, torchrun
 from manyheads.plan import SEEDS
+from manyheads.results import Shown
 
 BEGUN, REPORT, HEADS = "run.json", "report.json", "heads"
 FILES = (REPORT, FIGURE, "metrics.parquet", "heads.parquet", HEADS, "model", "texts.jsonl")
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Outcome(Shown):
     """`report` is what report.json holds. `trained`: every run by name, its model in eval mode.
 
     `rank`: this process's number among those of torchrun. All of them have what was trained; the first alone measures

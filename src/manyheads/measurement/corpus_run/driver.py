@@ -34,7 +34,7 @@ from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from manyheads.base import Progress, plural
+from manyheads.base import plural
 from manyheads.corpora import WHOLE, Corpus
 from manyheads.errors import EngineError, LostProcessError, ManyHeadsError, StatisticError, TextError
 from manyheads.measurement.corpus_run import store
@@ -51,6 +51,7 @@ from manyheads.measurement.corpus_run.chunks import (
     texts_of,
 )
 from manyheads.measurement.corpus_run.worker import RunRequest
+from manyheads.progress import Progress
 from manyheads.statistics import Statistic, Survey
 
 if TYPE_CHECKING:

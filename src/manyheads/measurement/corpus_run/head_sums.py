@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import Progress
 from manyheads.corpora import Corpus, Failures, as_corpus, reading_of
 from manyheads.errors import FileAccessError, RecordingError, StatisticError
 from manyheads.inputs import Long, require_reader
@@ -30,6 +29,7 @@ from manyheads.measurement.corpus_run.run import CorpusRun, corpus_sums
 from manyheads.measurement.corpus_run.worker import RunRequest
 from manyheads.measurement.split_heads import whole_table
 from manyheads.models import LoadedModel
+from manyheads.progress import ShowProgress, shows_progress
 from manyheads.recording.file import read_state
 from manyheads.statistics import HeadTable
 from manyheads.statistics.sums import RunningSums
@@ -42,6 +42,8 @@ class HeadSums:
         sums = mh.HeadSums(lm, "default")
         sums.update(texts)
         (sums + mh.HeadSums.open("other.sums")).table()
+
+    `compute`, `reset` and `merge_state` are `table()`, no texts, and `+=`, as users of torchmetrics know them.
 
     `statistics`, `long`, `sinks` and `kinds` as in `measure`. All parts must be measured alike, so what is learned from
     the beginning of the texts (which tokens are rare, where attention is parked, a treebank's relations) must come from
@@ -81,12 +83,13 @@ class HeadSums:
 
     # ------------------------------------------------------------------------------------------------------- measuring
 
+    @shows_progress("measuring")
     def update(
         self,
         texts: str | Iterable[str | Document] | Corpus,
         *,
         resume: str | Path | None = None,
-        progress: Progress | None = None,
+        progress: ShowProgress = None,
         ranks: Ranks | None = ALONE,
     ) -> HeadSums:
         """Measure further texts, and add them: a list, an iterator, a corpus or a shard of one. Returns these sums.
@@ -96,6 +99,7 @@ class HeadSums:
         call it with the same texts, and each has the sums of all heads: save those of one of them.
         A text that cannot be measured is named and counted (`table().failures`).
         """
+        assert not isinstance(progress, bool), "the decorator made a function or None of it"
         what = self._what
         if what is None:
             raise StatisticError(
@@ -165,6 +169,22 @@ class HeadSums:
         """`sum(parts)` begins with 0."""
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
+    def merge_state(self, incoming_state: HeadSums) -> None:
+        """Add in place, as `+=`: torchmetrics' name for it.
+
+        Errors: StatisticError for what is no HeadSums, and as of `+=`.
+        """
+        if not isinstance(incoming_state, HeadSums):
+            raise StatisticError(
+                f"merge_state takes HeadSums, and this is a {type(incoming_state).__name__}: give sums, or open a file "
+                f"of them by HeadSums.open."
+            )
+        self.__iadd__(incoming_state)
+
+    def reset(self) -> None:
+        """Forget all texts: these sums are as they were made, and with their model take texts again."""
+        self._begin(self._what, self.reading)
+
     def _add(
         self, total: store.RunTotal, basis: Basis, first: str = "these sums", second: str = "what is added"
     ) -> None:
@@ -221,6 +241,10 @@ class HeadSums:
         has = f"{of - len(missing):,} of {of:,}, without {named_shards(missing)}" if missing else f"{parts:,}"
         notes = {"parts": has} if missing or parts > 1 else {}
         return self._basis.table(deepcopy(total.sums), total.counts, total.failures, notes)
+
+    def compute(self) -> HeadTable:
+        """`table()`, by torchmetrics' name. It is divided anew at each call: nothing is kept. Errors: as `table`."""
+        return self.table()
 
     def __repr__(self) -> str:
         if self._basis is None:
@@ -286,11 +310,13 @@ class HeadSums:
         return replace(self._total, parts=self.parts)
 
 
-def merged_sums(paths: Sequence[str | Path], progress: Progress | None = None) -> list[HeadSums]:
+@shows_progress("adding sums")
+def merged_sums(paths: Sequence[str | Path], progress: ShowProgress = None) -> list[HeadSums]:
     """The sums of many files, added, in any order of the files: of each reading in them one, texts before passages.
 
     Memory: the sums and one part. Errors: StatisticError names the two files that do not add, or hold the same part.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     out: dict[str, HeadSums] = {}
     first: dict[str, str | Path] = {}
     holder: dict[tuple[str, str], str | Path] = {}

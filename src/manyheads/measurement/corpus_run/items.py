@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from manyheads.base import Progress, few
+from manyheads.base import few
 from manyheads.corpora import Corpus, Failures
 from manyheads.errors import ManyHeadsError, StatisticError
 from manyheads.inputs import Batch
@@ -46,6 +46,7 @@ from manyheads.measurement.corpus_run.chunks import (
 )
 from manyheads.measurement.corpus_run.driver import Driver, Engine, engine_of
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress
 from manyheads.recording.file import bytes_of
 from manyheads.texts import Document, Sinks
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manyheads.base import Progress
 from manyheads.corpora import WHOLE, Corpus, as_corpus
 from manyheads.errors import LostProcessError, StatisticError, TextError
 from manyheads.inputs import require_reader
@@ -33,6 +32,7 @@ from manyheads.measurement.corpus_run.chunks import (
     texts_of,
 )
 from manyheads.measurement.corpus_run.worker import RunRequest, Worker
+from manyheads.progress import Progress
 from manyheads.statistics import Statistic
 
 log = logging.getLogger("manyheads")

@@ -27,8 +27,9 @@ from types import MappingProxyType
 
 from packaging.version import Version
 
-from manyheads.base import Progress, no_access, users_folder
+from manyheads.base import no_access, users_folder
 from manyheads.errors import FileAccessError, ModelError
+from manyheads.progress import Progress
 
 __all__ = ["BUNDLED", "Bundled", "fetch_bundled", "find_bundled", "is_here", "models_folder"]
 

@@ -39,6 +39,7 @@ from manyheads.models.loading.checkpoints import find_checkpoint, quietly
 from manyheads.models.loading.offloaded import device_of, devices_of, whole_weight
 from manyheads.models.loading.pretrained import SPREAD, build, class_for, processor_beside, reader_beside
 from manyheads.models.loading.protocols import Processor, Tokenizer
+from manyheads.results import Shown
 from manyheads.spec import ModelSpec
 
 CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
@@ -83,7 +84,7 @@ class Loading:
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedModel:
+class LoadedModel(Shown):
     """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
 
     `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none. `stored`:
@@ -101,6 +102,11 @@ class LoadedModel:
     stored: str = field(default="", repr=False)
     # What `load` was given, and what the model was like then; None for a model in hand, and in every copy.
     _loaded: tuple[Loading, str] | None = field(default=None, init=False, repr=False)
+
+    def _named_values(self) -> dict[str, str | int | float | None]:
+        count = sum(weight.numel() for weight in self.model.parameters())
+        about = {"model": type(self.model).__name__, "parameters": f"{count:,}", "because": self.because}
+        return {**about, **({"stored": self.stored} if self.stored else {})}
 
     @property
     def loading(self) -> Loading | None:

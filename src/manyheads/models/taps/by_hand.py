@@ -102,7 +102,9 @@ class Product:
     shape: torch.Size
 
     @staticmethod
-    def of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> Product | None:
+    def of(
+        func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+    ) -> Product | None:
         """None for a product of more or fewer than two matrices."""
         if func is torch.einsum:
             equation, *operands = args
@@ -153,7 +155,9 @@ class Scores:
     steps: tuple[Step, ...] = ()
     unread: str = ""
 
-    def then(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> Scores:
+    def then(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+    ) -> Scores:
         """The scores after one more function."""
         name = name_of(func)
         if self.unread or name in UNCHANGED:
@@ -542,7 +546,7 @@ class _Reading:
         v = self.four_axes(self.v, self.v_axes, self.v_order, self.lead_v_sizes)
         arranged = out.permute([self.out_axes.index(letter) for letter in self.out_order])
         outputs = self.four_axes(out, self.out_axes, self.out_order, self.lead_v_sizes)
-        num_texts, num_heads = (self.pair[::-1] if self.turned else self.pair)
+        num_texts, num_heads = self.pair[::-1] if self.turned else self.pair
         groups = max(k.shape[1], v.shape[1])
         q = q.expand(num_texts, num_heads, -1, -1)
         k, v = (x.expand(num_texts, groups, -1, -1) for x in (k, v))

@@ -22,7 +22,9 @@ from manyheads.models.taps.by_hand import BY_ITSELF
 from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, unwatched
 from manyheads.models.weights.projections import OUTPUT_NAMES, QUERY, input_width
 
-ATTRIBUTE = "manyheads_declared"  # of a module or its class: a plain dict, so that a checkpoint of it needs no manyheads
+ATTRIBUTE = (
+    "manyheads_declared"  # of a module or its class: a plain dict, so that a checkpoint of it needs no manyheads
+)
 BY_DECLARATION = "read where mh.declare says"
 OWN_NOTES = (BY_ITSELF, BY_DECLARATION)  # what is said of calls that are read off a module of one's own
 
@@ -145,7 +147,9 @@ def by_head(x: Tensor, heads: int | None, name: str) -> Tensor:
     if x.ndim == 4:
         return x if heads is None or x.shape[1] == heads else x.transpose(1, 2)
     if not heads or x.shape[-1] % heads:
-        raise ModelError(f"{name} of mh.declare is {x.shape[-1]} wide, which {heads} heads do not divide: give num_heads=.")
+        raise ModelError(
+            f"{name} of mh.declare is {x.shape[-1]} wide, which {heads} heads do not divide: give num_heads=."
+        )
     return rearrange(x, "b n (h d) -> b h n d", h=heads)
 
 

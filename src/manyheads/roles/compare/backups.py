@@ -25,13 +25,14 @@ import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, plain, whole
+from manyheads.base import Json, brief, plain, whole
 from manyheads.edits import Editor, MetricLike, Runner, choose_metric, plan_edits, require_loaded
 from manyheads.errors import PlanError, StatisticError
-from manyheads.heads import Head, HeadsLike
+from manyheads.heads import Head, HeadLike, HeadsLike
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, forward, read
 from manyheads.models import LoadedModel, tap
 from manyheads.plan import Ablate, AblationKind, Plan
+from manyheads.progress import ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
 from manyheads.roles.chance import q_values, random_targets, sign_flip_p
 from manyheads.roles.compare.rows import RowKeeper, block_size, row_divergences, rows_of_texts, sharing_around
@@ -107,7 +108,7 @@ class BackupHeads(PerHeadResult):
         backups = [change for change in self.changes if change.backup]
         return tuple(sorted(backups, key=lambda change: -change.interaction))
 
-    def __getitem__(self, head: str | Head) -> HeadChange:
+    def __getitem__(self, head: HeadLike) -> HeadChange:
         """Errors: HeadError for a head that was not looked at."""
         return self.changes[self.head_place(head)]
 
@@ -143,6 +144,7 @@ class BackupHeads(PerHeadResult):
         return f"BackupHeads(of {targets}: {backups}; {self.metric}, {self.kind} ablation, {self.num_texts} texts)"
 
 
+@shows_progress("looking for backups")
 def backup_heads(
     lm: LoadedModel,
     given: InputsLike,
@@ -156,7 +158,7 @@ def backup_heads(
     controls: int = CONTROLS,
     seed: int = 0,
     num_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> BackupHeads:
     """What each other head becomes once `targets` are ablated together: what it looks at, and what it is worth.
 
@@ -178,6 +180,7 @@ def backup_heads(
     readings for the rows: of `minilm`'s 72 heads 200 forward passes. `among` and `controls=0` make it less.
     Errors: HeadError, PlanError, TextError, StatisticError, ModelError, GuardError.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     require_loaded(lm)
     whole("controls", controls, 0, StatisticError, "0 or more random targets")
     # the targets, and the heads to look at

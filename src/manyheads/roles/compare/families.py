@@ -29,13 +29,15 @@ import torch
 from jaxtyping import Float64, Int64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, plain, plural, whole
+from manyheads.base import Json, brief, plain, plural, whole
 from manyheads.errors import HeadError, StatisticError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.inputs import InputsLike, Reading, forward, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
+from manyheads.results import Shown
 from manyheads.roles.compare.rows import MOST, RowKeeper, pair_divergences, rows_of_texts, sharing_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums, number
@@ -75,7 +77,7 @@ class LayerDiversity:
 
 
 @dataclass(frozen=True)
-class Diversity:
+class Diversity(Shown):
     """How different the heads of a model look: `value`, the mean over its layers of two heads or more.
 
     0: all heads of a layer look at the same keys; 1: no two of them ever look at the same one. `because`: which rows.
@@ -135,17 +137,17 @@ class HeadFamilies(PerHeadResult):
         number_of = {head: number for number, family in enumerate(self.families) for head in family.heads}
         return np.array([number_of[head] for head in self.heads], dtype=np.int64)
 
-    def family_of(self, head: str | Head) -> Family:
+    def family_of(self, head: HeadLike) -> Family:
         """Errors: HeadError for a head that was not compared."""
         return self.families[self.groups[self.head_place(head)]]
 
-    def nearest(self, head: str | Head, count: int = 5) -> list[tuple[Head, float]]:
+    def nearest(self, head: HeadLike, count: int = 5) -> list[tuple[Head, float]]:
         """The heads that look most like one, and their divergences from it in nats. Errors: HeadError."""
         index = self.head_place(head)
         order = [place for place in self.divergences[index].argsort(kind="stable") if place != index]
         return [(self.heads[place], float(self.divergences[index, place])) for place in order[:count]]
 
-    def __getitem__(self, pair: tuple[str | Head, str | Head]) -> float:
+    def __getitem__(self, pair: tuple[HeadLike, HeadLike]) -> float:
         """`families["L0H2", "L1H8"]`: the divergence of two heads, in nats. Errors: HeadError."""
         first, second = pair
         return float(self.divergences[self.head_place(first), self.head_place(second)])
@@ -197,6 +199,7 @@ class HeadFamilies(PerHeadResult):
         return f"HeadFamilies({summary}; {self.num_rows:,} rows of {self.num_texts} texts)"
 
 
+@shows_progress("comparing heads")
 def head_families(
     lm: LoadedModel,
     given: InputsLike,
@@ -204,7 +207,7 @@ def head_families(
     rows: int | None = None,
     clusters: int | None = None,
     stack: str | None = None,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
 ) -> HeadFamilies:
     """How far apart all heads are in what they look at, their families, a map of them, and each layer's diversity.
 
@@ -223,6 +226,7 @@ def head_families(
     Errors: StatisticError for numbers that cannot be or a model with one head, HeadError for an unknown stack,
     TextError, ModelError, GuardError.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     reading = read(lm, given, pairs=False, only_texts=True)
     require_all_heads(lm.model, lm.name, "head_families")
     stack = _one_stack(lm, stack)

@@ -31,15 +31,16 @@ import torch
 from jaxtyping import Bool, Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, plural, whole
+from manyheads.base import Json, brief, plural, whole
 from manyheads.corpora import Corpus, as_corpus, is_about_texts
 from manyheads.errors import ModelError, TextError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.inputs import Inputs, InputsLike, Long, forward, require_reader
 from manyheads.machine import require_all_heads
 from manyheads.measurement import measure
 from manyheads.measurement.corpus_run import Chunk, Chunked, chunks_of, read_chunk
 from manyheads.models import LoadedModel, load
+from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
 from manyheads.roles.compare.rows import MOST, RowKeeper, block_size, row_divergences, sharing_around
 from manyheads.roles.labels import HeadRole, label
@@ -200,7 +201,7 @@ class Comparison(PerHeadResult):
         """In how many differences the interval leaves out 0; of as many that are none, one in twenty would."""
         return sum(row.is_clear for head in self.changed for row in head.differences)
 
-    def largest(self, head: str | Head) -> Difference | None:
+    def largest(self, head: HeadLike) -> Difference | None:
         """The statistic that changed most, as a share of what heads of the first model differ among themselves.
 
         Of those whose interval leaves out 0, unless none has one; None where there is no such. Errors: HeadError.
@@ -210,7 +211,7 @@ class Comparison(PerHeadResult):
             rows = [row for row in rows if row.is_clear]
         return max(rows, key=lambda row: abs(row.difference or 0.0) / self._spread[row.statistic], default=None)
 
-    def __getitem__(self, head: str | Head) -> HeadComparison:
+    def __getitem__(self, head: HeadLike) -> HeadComparison:
         """One head in both models. Errors: HeadError."""
         index = self.head_place(head)
         before, after = self._label_names.get(self.heads[index], (None, None))
@@ -282,6 +283,7 @@ class Comparison(PerHeadResult):
         return f"Comparison({self.models[0]} and {self.models[1]}: {self.summary}{most_changed}; {texts})"
 
 
+@shows_progress("comparing models")
 def compare(
     a: LoadedModel | str | Path,
     b: LoadedModel | str | Path,
@@ -290,7 +292,7 @@ def compare(
     *,
     labels: bool = True,
     rows: int | None = None,
-    progress: Progress | None = None,
+    progress: ShowProgress = None,
     on_reading: Callable[[str], None] | None = None,
 ) -> Comparison:
     """What differs between the heads of two models of the same shape, on the same texts: `b` beside `a`.
@@ -318,6 +320,7 @@ def compare(
     Errors: ModelError for models of different shapes or without a tokenizer, TextError for texts that the two cut into
     different tokens or that can be read once only; as `measure`'s.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     inputs = Inputs.of(given)
     texts, long = inputs.texts, inputs.long
     if texts is None or inputs.has_media:

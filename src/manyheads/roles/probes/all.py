@@ -19,10 +19,12 @@ import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
 
-from manyheads.base import Json, Progress, brief, plain
+from manyheads.base import Json, brief, plain
 from manyheads.corpora import page_texts, reason_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.models import LoadedModel
+from manyheads.progress import ShowProgress, shows_progress
+from manyheads.results import Shown
 from manyheads.roles.probes.copying import copying_scores
 from manyheads.roles.probes.repeats import PLACES, HeadScore, HeadScores, added_around, probe_repeats
 from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
@@ -48,7 +50,7 @@ LENGTHS, NEEDLE_DEPTHS = (128, 512, 1_024), (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, eq=False)
-class Probe:
+class Probe(Shown):
     """One probe of every head. `says` is the variant, and what it rests on, in words.
 
     `scores` is None where the model could not be asked: then `says` is the reason. `spread` is chance's standard
@@ -122,11 +124,13 @@ class ProbeBatch(NamedTuple):
     passes: int
 
 
-def ask_probes(lm: LoadedModel, progress: Progress | None = None) -> dict[str, Probe]:
+@shows_progress("probing heads")
+def ask_probes(lm: LoadedModel, progress: ShowProgress = None) -> dict[str, Probe]:
     """Every probe of `PROBES` by name, for a loaded model; what fails is said by the probe, and never raised.
 
     `progress` is called with forward passes done, and in all (about).
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     total, done = sum(probe_kind.passes for probe_kind in KINDS), 0
     probes: dict[str, Probe] = {}
     for kind in KINDS:

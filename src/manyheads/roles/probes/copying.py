@@ -44,11 +44,12 @@ from torch import Tensor, nn
 from manyheads.base import Json, brief, plain, plural
 from manyheads.circuits.writes import Products, eigenvalue_score
 from manyheads.errors import ModelError, StatisticError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.machine import is_split
 from manyheads.models import LoadedModel, device_of, run
 from manyheads.models.weights import Projections, holders_of, is_norm, output_projection
 from manyheads.recording import head_place
+from manyheads.results import Shown
 from manyheads.spec import CROSS
 
 PROBE_TOKENS = 4
@@ -67,7 +68,7 @@ class HeadCopying(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class CopyingScores:
+class CopyingScores(Shown):
     """Every head's copying score, -1 to 1, and the standard deviation of chance, whose mean is 0; `z` is the quotient.
 
     `notes` says what was folded in.
@@ -82,7 +83,7 @@ class CopyingScores:
     def z(self) -> Float64[ndarray, "head"]:
         return self.score / self.spread
 
-    def __getitem__(self, head: str | Head) -> HeadCopying:
+    def __getitem__(self, head: HeadLike) -> HeadCopying:
         """Errors: HeadError for a head that is not there."""
         index = head_place(head, self.heads)
         return HeadCopying(self.heads[index], *(float(column[index]) for column in (self.score, self.spread, self.z)))

@@ -37,13 +37,14 @@ from torch import Tensor
 
 from manyheads.base import Json, brief, nearest, one_of, plain, plural
 from manyheads.errors import ModelError, StatisticError
-from manyheads.heads import Head
+from manyheads.heads import Head, HeadLike
 from manyheads.inputs import BATCH_TOKENS, Batch, batch_of_tokens, forward
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.loading import Tokenizer
 from manyheads.recording import head_place, prepare
 from manyheads.recording.exact_map import Band
+from manyheads.results import Shown
 from manyheads.spec import Site
 from manyheads.statistics import Facts, Sums
 from manyheads.statistics.defined import has_key
@@ -108,7 +109,7 @@ def variant_of(variant: str | Repeats, length: int | None, repeats: int | None) 
 
 
 @dataclass(frozen=True, eq=False)
-class RepeatProbe:
+class RepeatProbe(Shown):
     """What each head does with a repetition. `after`, `same` and `before` hold every head's score, chance and interval.
 
     `causal` has the heads that cannot look ahead: only of them `after` is induction. `notes` says what it rests on.
@@ -136,9 +137,9 @@ class RepeatProbe:
         variant = f"{self.variant.length} tokens {self.variant.repeats} times"
         return brief(f"RepeatProbe({len(self.after)} heads, {variant}; {self.after.highest})")
 
-    def name(self, head: str | Head) -> str:
+    def name(self, head: HeadLike) -> str:
         """What `after` is called of a head."""
-        head = Head.parse(head) if isinstance(head, str) else head
+        head = Head.parse(head)
         return "induction" if head in self.causal else "next after a copy (not induction: it sees what comes)"
 
 
@@ -355,7 +356,7 @@ class HeadScores:
         """The highest chance level of each head."""
         return np.maximum.reduce(list(self.chances.values()))
 
-    def __getitem__(self, head: str | Head) -> HeadScore:
+    def __getitem__(self, head: HeadLike) -> HeadScore:
         """Errors: HeadError for a head that is not there."""
         index = head_place(head, self.heads)
         score, chance, low, high = (float(column[index]) for column in (self.score, self.chance, self.low, self.high))

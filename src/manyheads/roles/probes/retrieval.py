@@ -37,6 +37,7 @@ from manyheads.heads import Head
 from manyheads.inputs import generate, require_writer, watched
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
+from manyheads.results import Shown
 from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
@@ -70,7 +71,7 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class RetrievalScores:
+class RetrievalScores(Shown):
     """Every head's score, chance and interval over the trials that counted, and all trials. NaN where none did."""
 
     scores: HeadScores

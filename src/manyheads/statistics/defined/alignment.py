@@ -36,6 +36,7 @@ from manyheads.base import Json, plain, plural
 from manyheads.errors import ShapeError, StatisticError
 from manyheads.recording import LayerRecord
 from manyheads.recording.exact_map import Entropy, Linear, Mass, Received, Request, Strongest
+from manyheads.results import Shown
 from manyheads.statistics.defined.masses import uniform
 from manyheads.statistics.statistic import CROSS_ONLY, SHARE, Facts, Finish, PerText, Statistic, evenly
 
@@ -43,7 +44,7 @@ RESOLUTION = 1e-6  # of the way from the first key to the last: below it, a diff
 
 
 @dataclass(frozen=True, eq=False)
-class Alignment:
+class Alignment(Shown):
     """`monotonic`, -1 to 1, and `sharp`, 0 to 1, of each text and head; NaN where one is not defined."""
 
     monotonic: Float64[Tensor, "b h"]

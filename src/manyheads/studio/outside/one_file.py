@@ -17,10 +17,11 @@ from importlib.resources import files
 import numpy as np
 
 from manyheads import __version__
-from manyheads.base import Progress, html_table, replacing
+from manyheads.base import html_table, replacing
 from manyheads.corpora import reading_of
 from manyheads.inputs import Long
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels
 from manyheads.studio.outside.snapshot import bundle, program, snapshot_of

@@ -35,9 +35,10 @@ from numpy import ndarray
 
 from manyheads import __version__
 from manyheads.attention import attend
-from manyheads.base import Progress, users_home
+from manyheads.base import users_home
 from manyheads.corpora import reading_of
 from manyheads.errors import ManyHeadsError, RecordingError
+from manyheads.progress import Progress
 from manyheads.recording import Layer, LayerRecord, one_text
 from manyheads.recording.exact_map import read_region, window_weights
 from manyheads.studio.schema.base import Alternatives, FileEntry, Limits, ModelEntry, Workspace

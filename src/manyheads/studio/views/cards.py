@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from manyheads.base import Progress
 from manyheads.cards import Card, Measured, cards
+from manyheads.progress import Progress
 from manyheads.roles.words import group_of
 from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.problems import NotHere

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from manyheads.base import Progress, percent
+from manyheads.base import percent
 from manyheads.circuits import (
     Circuit,
     Patching,
@@ -31,6 +31,7 @@ from manyheads.edits import exact
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.inputs import Inputs, forward, read
 from manyheads.models import LoadedModel
+from manyheads.progress import Progress
 from manyheads.studio.jobs import ReportProgress
 from manyheads.studio.schema import circuits as bodies
 from manyheads.studio.views.recording import token_infos

@@ -1,0 +1,133 @@
+"""The drawing of each result, by its class: what `result.plot()` returns.
+
+A result of heads that has no figure of its own, and any of them by a column of its table, is drawn as a grid of layers
+and heads. The curves of a training are lines over its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float64
+from numpy import ndarray
+
+from manyheads.base import few, plural
+from manyheads.errors import HeadError, StatisticError
+from manyheads.figures.attribution import draw_attribution
+from manyheads.figures.circuit import draw_circuit
+from manyheads.figures.families import draw_families
+from manyheads.figures.head import draw_head
+from manyheads.figures.head_grid import draw_cells, layers_of
+from manyheads.figures.head_split import draw_split
+from manyheads.figures.maps import draw_grid
+from manyheads.figures.palette import FADED
+from manyheads.figures.paper import BODY, SMALL, Sheet, even_ticks
+from manyheads.figures.patching import draw_patching
+from manyheads.figures.questions import draw_roles
+from manyheads.figures.removal_curve import draw_curve
+from manyheads.figures.sizing import draw_sizing
+from manyheads.heads import HeadLike
+from manyheads.measurement import PooledMaps
+from manyheads.recording import LayerRecord, PerHeadResult, small_maps
+from manyheads.roles.words import INK
+from manyheads.watching import HeadCurves
+
+OF_HEADS = ("head", "stack", "layer", "index", "step")  # columns that say what a row is of
+WHOLE, BLOCKS = 512, 256  # tokens up to which every weight of a head's map is drawn, and blocks of a longer text
+WIDTH, HEIGHT, MARGIN = 860, 460, 36
+LEFT, RIGHT, TOP, BOTTOM = 90, 40, 100, 76
+
+
+def draw(result: object, **options: Any) -> Sheet:
+    """The drawing of a result, by the name of its class. Options are those of the result's `plot`.
+
+    Errors: StatisticError for a column that is not there, or has no numbers; those of the drawing.
+    """
+    column = options.get("column")
+    own = DRAWINGS.get(type(result).__name__)
+    if own is not None and column is None:
+        return own(result, **{name: value for name, value in options.items() if name != "column"})
+    return draw_column(cast(PerHeadResult, result), column)
+
+
+def draw_column(result: PerHeadResult, column: str | None = None) -> Sheet:
+    """A grid of layers and heads, each cell inked by its number in one column of the table; None: the first column."""
+    frame = result.to_pandas()
+    numbers = [name for name in frame if name not in OF_HEADS and frame[name].dtype.kind in "fi"]
+    column = numbers[0] if column is None and numbers else column
+    column = column or (numbers[0] if numbers else "")
+    if column not in numbers:
+        raise StatisticError(f"{column=} is no column of numbers of this table: it has {few(numbers, 12)}.")
+    if len(frame) != len(result.heads):
+        raise StatisticError(
+            f"this table has {plural(len(frame), 'row')} for {plural(len(result.heads), 'head')}, and a grid has one "
+            f"number for each: draw a column of to_pandas() as you need it."
+        )
+    rows, columns, grid = layers_of(result.heads, frame[column].to_numpy(float))
+    words = f"Darkest: {np.nanmax(np.abs(grid)):.4g}. White: 0." if np.isfinite(grid).any() else "No head has a number."
+    return draw_cells(rows, columns, grid, column.replace("_", " "), str(result).split("\n")[0], [words])
+
+
+def draw_curves(curves: HeadCurves, column: str | None = None, heads: list[HeadLike] | None = None) -> Sheet:
+    """One statistic of every head over the steps of a training, in grey; `heads` in ink, with their names."""
+    column = column or curves.statistics[0]
+    if column not in curves.statistics:
+        raise StatisticError(f"{column=} is no statistic of this history: it has {few(curves.statistics, 12)}.")
+    values = curves.values[..., curves.statistics.index(column)]
+    marked = [curves.head_place(head) for head in heads or ()]
+    known = values[np.isfinite(values)]
+    if not len(known):
+        raise StatisticError(f"no head of this history has a number for {column}: there is nothing to draw.")
+    sheet, bottom = Sheet(WIDTH, HEIGHT), HEIGHT - BOTTOM
+    title = f"{column.replace('_', ' ')} of {plural(len(curves.heads), 'head')} while the model trains"
+    sheet.heading(MARGIN, title, str(curves.facts.get("meaning", {}).get(column, "")))
+    first, last = float(curves.steps[0]), float(curves.steps[-1])
+    axes = sheet.chart(
+        LEFT, TOP, WIDTH - LEFT - RIGHT, bottom - TOP, (first, max(last, first + 1)),
+        {tick: f"{tick:.4g}" for tick in even_ticks(float(known.min()), float(known.max()))},
+        ticks={float(step): f"{step:,.0f}" for step in np.unique(np.linspace(first, last, 6).round())},
+    )  # fmt: skip
+    for place in (*[place for place in range(len(curves.heads)) if place not in marked], *marked):
+        line, colour = values[:, place], INK if place in marked else FADED
+        points = [(float(x), float(y)) for x, y in zip(curves.steps, line, strict=True) if np.isfinite(y)]
+        sheet.curve(points, colour, 2.2 if place in marked else 1, alpha=1 if place in marked else 0.45, axes=axes)
+        if place in marked and points:
+            x, y = sheet.place(axes, *points[len(points) // 2])
+            sheet.text(x + 6, y - 8, str(curves.heads[place]), BODY, weight="bold")
+    sheet.text((LEFT + WIDTH - RIGHT) / 2, bottom + 42, "step", SMALL, align="center", colour=FADED)
+    return sheet
+
+
+def draw_layer(layer: LayerRecord, head: int, text: int = 0) -> Sheet:
+    """One head's map of one text, by mean over blocks where it is long."""
+    names = layer.site.heads
+    if not 0 <= head < len(names):
+        raise HeadError(f"{head=} is not in layer {layer.site.layer}: it has heads 0 to {len(names) - 1}.")
+    queries, keys = layer.num_queries(text), layer.num_keys(text)
+    whole = max(queries, keys) <= WHOLE
+    weights: Float64[ndarray, "q k"] = small_maps(layer, WHOLE if whole else BLOCKS, text)[0][head].double().numpy()
+    labels = layer.tokens.pieces[text] if whole and not layer.crosses else None
+    note = "" if whole else f"means of blocks of about {queries / len(weights):.0f} x {keys / weights.shape[1]:.0f}"
+    return draw_head(weights, labels, title=str(names[head]), subtitle=layer.site.module, note=note)
+
+
+def draw_maps(maps: PooledMaps) -> Sheet:
+    """Every head's pooled map."""
+    return draw_grid(maps, None, title=plural(len(maps.heads), "head"))
+
+
+DRAWINGS: Mapping[str, Callable[..., Sheet]] = {
+    "Attribution": draw_attribution,
+    "Circuit": draw_circuit,
+    "Curve": draw_curve,
+    "HeadCurves": draw_curves,
+    "HeadFamilies": draw_families,
+    "HeadSplit": draw_split,
+    "LayerRecord": draw_layer,
+    "Patching": draw_patching,
+    "PooledMaps": draw_maps,
+    "Roles": draw_roles,
+    "Sizing": draw_sizing,
+}
