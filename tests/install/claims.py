@@ -51,6 +51,53 @@ def a_model_is_sized(here: Environment) -> None:
     assert json.loads(done.stdout)["parameters"]["total"] == 2_754_816
 
 
+def a_model_is_sized_on_gpus_as_it_is_published(here: Environment) -> None:
+    done = here.manyheads("size", "gpt-oss-120b", "--gpus", "2x80GB", "--dtype", "published", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["parameters"]["bytes"] == 65_248_815_744 and said["gpus"]["tensor"] == 2
+
+
+WATCHED = """
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import manyheads as mh
+from manyheads.watching import open_history
+
+
+class Writer:  # TensorBoard's, where that is not installed
+    tags = set()
+
+    def add_scalar(self, tag, *_):
+        self.tags.add(tag)
+
+    add_histogram = add_image = lambda self, tag, *_, **__: self.tags.add(tag)
+
+
+sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+model = LlamaForCausalLM(LlamaConfig(vocab_size=40, **sizes))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+options = {"every": 1, "logger": Writer(), "log_heads": ["L1H3"], "pictures": True, "out": "heads.parquet"}
+with mh.watch(model, **options, limits={"max_logit": -1e9}, on_alert=["save", "stop"]) as seen:
+    try:
+        for batch in torch.randint(40, (24, 12)).split(8):
+            model(input_ids=batch, labels=batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.step()
+    except mh.errors.AlertError as error:
+        assert "the batch is in heads.parquet.alerts/step-1.safetensors" in str(error), error
+assert {"heads/L1H3/entropy", "heads/max_logit.grid", "heads/max_logit.histogram"} <= Writer.tags, Writer.tags
+print(seen.done, len(seen.alerts), open_history("heads.parquet").loss.shape)
+"""
+
+
+def a_training_is_watched_logged_and_stopped_at_an_alert(here: Environment) -> None:
+    """... with the batch kept."""
+    assert here.says(WATCHED).endswith("1 8 (1,)")
+
+
 def the_heads_of_tiny_code_are_shown(here: Environment) -> None:
     done = here.manyheads("look", "--model", "tiny-code", "--json", TEXT)
     assert done.returncode == 0, done.stderr
@@ -90,6 +137,7 @@ def the_studio_answers_or_its_extra_is_named(here: Environment) -> None:
 
 CLAIMS = (
     it_is_the_installed_package, nothing_is_here_that_nothing_uses, the_version_is_said, the_doctor_finds_nothing_wrong,
-    a_model_is_sized, the_heads_of_tiny_code_are_shown, a_language_model_is_shown_or_its_weights_named,
+    a_model_is_sized, a_model_is_sized_on_gpus_as_it_is_published, a_training_is_watched_logged_and_stopped_at_an_alert,
+    the_heads_of_tiny_code_are_shown, a_language_model_is_shown_or_its_weights_named,
     the_studio_answers_or_its_extra_is_named,
 )  # fmt: skip

@@ -26,10 +26,11 @@ from manyheads.studio.schema.circuits import AloneAsk, OneHeadAsk, PairAsk, Patc
 from manyheads.studio.views import circuits
 from manyheads.studio.views.maps import unpack
 from manyheads.studio.views.training import thinned
+from manyheads.watching import HeadHistory
 from tests.models.tiny import tiny_bert, tiny_tokenizer
 from tests.refusals import refuses
 from tests.studio.serving import TEXT, studio_of
-from tests.watching.histories import HEADS, begun, numbers
+from tests.watching.histories import FACTS, HEADS, STATISTICS, begun, numbers
 
 # ==================================================================================================== the room Training
 
@@ -70,6 +71,7 @@ def test_the_server_gives_the_numbers_that_were_written_and_tells_when_there_are
     np.testing.assert_array_equal(arrays["steps"], np.arange(0, 60, 10))
     want = np.stack([numbers(step) for step in range(0, 60, 10)]).astype(np.float32)
     np.testing.assert_array_equal(arrays["values"], want[:, :, 0].T)
+    assert np.isnan(arrays["loss"]).all() and arrays["loss"].shape == (6,)
     np.testing.assert_array_equal(unpack(studio.get(f"{address}/heads/L1H0").body)[1]["values"], want[:, 3].T)
     begin = time.monotonic()
     again = studio.get(f"{address}?seen={state['version']}&wait=0.5").json
@@ -102,6 +104,53 @@ def test_thinned_curves_keep_every_peak():
     assert (np.diff(both[0]) > 0).all() and (np.diff(both[1]) < 0).all(), "extremes in the order in which they came"
     few_steps, few = thinned(steps[:400], values[:400], 400)
     assert (few_steps == steps[:400]).all() and (few[0] == values[:400, 0].astype(np.float32)).all()
+
+
+@pytest.mark.slow
+def test_two_trainings_lie_over_one_another_on_common_scales_with_their_losses(new_page, tmp_path, minilm):
+    """The second is twice the first and half as long, so that by hand its curves end in the middle."""
+    for name, factor, last in (("first.parquet", 1.0, 80), ("second.parquet", 2.0, 40)):
+        with HeadHistory(tmp_path / name, HEADS, STATISTICS, FACTS) as writer:
+            for step in range(0, last + 1, 10):
+                writer.append(step, factor * numbers(step), loss=factor * 100 / (step + 10))
+    workspace = Workspace.of([tmp_path / "first.parquet", tmp_path / "second.parquet"])
+    workspace.loaded.put("minilm", minilm)
+    with studio_of(workspace) as studio:
+        entries = {entry["name"]: entry["id"] for entry in studio.get("/api/histories").json}
+        _, arrays = unpack(studio.get(f"/api/histories/{entries['second.parquet']}/curves/entropy").body)
+        np.testing.assert_allclose(arrays["loss"], 200 / (np.arange(0, 50, 10) + 10), rtol=1e-6)
+        page = new_page()
+        page.goto(f"{studio.address}#/training?history={entries['first.parquet']}&statistic=entropy&curve=L1H0")
+        loss = page.get_by_test_id("training-loss").locator("svg")
+        expect(loss).to_have_attribute("aria-label", re.compile(r"^The loss from 1\.1 to 10$"))
+        assert page.locator("path.twin").count() == 0
+        page.get_by_test_id("training-beside").select_option("second.parquet")
+        expect(page.locator("[data-head=L1H0] path.twin")).to_have_count(1)
+        expect(loss).to_have_attribute("aria-label", "The loss from 1.1 to 20, and that of second.parquet, dashed")
+
+        def points(selector):
+            path = page.locator(selector).get_attribute("d")
+            return [tuple(map(float, point)) for point in re.findall(r"([\d.]+) ([\d.]+)", path)]
+
+        # Entropy falls from 2 - i / 10: over both from the first's lowest head and step to twice the highest.
+        low, high = min(numbers(80)[:, 0].min(), 2 * numbers(40)[:, 0].min()), 2 * numbers(0)[:, 0].max()
+        for selector, factor, last in (("path:not(.twin)", 1, 80), ("path.twin", 2, 40)):
+            drawn = points(f"[data-head=L1H0] {selector}")
+            values = [factor * numbers(step)[3, 0] for step in range(0, last + 1, 10)]
+            by_hand = [
+                (100 * step / 80, 100 - 100 * (value - low) / (high - low))
+                for step, value in zip(range(0, last + 1, 10), values, strict=True)
+            ]
+            np.testing.assert_allclose(drawn, by_hand, atol=0.06)
+        page.get_by_test_id("training-axis").get_by_text("log").click()
+        expect(page).to_have_url(re.compile("axis=log"))
+        place = 100 - 100 * (np.log10(numbers(0)[3, 0]) - np.log10(low)) / (np.log10(high) - np.log10(low))
+        expect(page.locator("[data-head=L1H0] path:not(.twin)")).to_have_attribute(
+            "d", re.compile(rf"^M0\.0 {place:.1f}L")
+        )
+        page.reload()
+        expect(page.locator("[data-head=L1H0] path.twin")).to_have_count(1)
+        page.close()  # it follows both files as long as it is open
 
 
 @pytest.mark.slow

@@ -14,5 +14,5 @@ from .loggers import log_pictures as log_pictures
 from .qk_clip import QKClip as QKClip
 from .training_steps import Watch as Watch
 from .training_steps import WatchCallback as WatchCallback
-from .training_steps import WatchedStep as WatchedStep
 from .training_steps import watch as watch
+from .watched_step import WatchedStep as WatchedStep

@@ -139,16 +139,11 @@ def checked_actions(on_alert: Action | Sequence[Action] | None, rules: Sequence[
                 f"on_alert={brief(repr(action))}: give 'stop', 'clip', 'save', a function of the alert, or a list."
             )
     if not rules:
-        raise PlanError(
-            f"on_alert= says what to do, and no alert is of a statistic that is watched: {_rules_in_words()}."
-        )
+        needed = ", ".join(f"{rule.name} is of {rule.statistic}" for rule in RULES)
+        raise PlanError(f"on_alert= says what to do, and no alert is of a statistic that is watched: {needed}.")
     if "clip" in actions and not any(rule.name == "max_logit" for rule in rules):
         raise PlanError("on_alert='clip' acts where max_logit is past its limit: name it in statistics=.")
     return actions
-
-
-def _rules_in_words() -> str:
-    return ", ".join(f"{rule.name} is of {rule.statistic}" for rule in RULES)
 
 
 def rules_with(limits: Mapping[str, float]) -> tuple[AlertRule, ...]:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float64, UInt8
 from numpy import ndarray
 
 from manyheads.errors import PlanError
-
-if TYPE_CHECKING:
-    from manyheads.watching.training_steps import WatchedStep
+from manyheads.watching.watched_step import WatchedStep
 
 CELL = 16  # pixels of a head's square
 RAMP = np.array([[68, 1, 84], [33, 145, 140], [253, 231, 37]], np.float64)  # low, middle, high: viridis' own

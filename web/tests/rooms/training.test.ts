@@ -1,6 +1,6 @@
 // The pure parts of the room Training: layers of heads, places in a picture, tables.
 import { describe, expect, it } from "vitest";
-import { indexAt, lineOf, pathOf, placeOf, rangeOf, tableOf } from "../../src/rooms/training/curves";
+import { indexAt, joined, lineOf, logOf, pathOf, placeOf, rangeOf, tableOf } from "../../src/rooms/training/curves";
 import { rowsOf } from "../../src/rooms/experiment/heads";
 
 const steps = Float64Array.of(1, 50, 100, 201);
@@ -35,6 +35,15 @@ describe("a curve", () => {
     expect(pathOf(Float32Array.of(NaN, -Infinity, NaN, NaN), steps, [0, 10])).toBe("");
   });
 
+  it("lies where its steps are between the ends of two trainings", () => {
+    expect(pathOf(Float32Array.of(0, 10, 20, 5), steps, [0, 10], Float64Array.of(1, 401))).toBe("M0.0 100.0L12.3 0.0L24.8 0.0L50.0 50.0");
+    expect(joined([1, 5], [-2, 3])).toEqual([-2, 5]);
+  });
+
+  it("has powers of ten on a log scale, and no number where there is none above 0", () => {
+    expect(Array.from(logOf(Float32Array.of(1000, 1, 0, -5, NaN)))).toEqual([3, 0, NaN, NaN, NaN]);
+  });
+
   it("has a range of some height, of its finite numbers", () => {
     expect(rangeOf([3, NaN, -2, Infinity])).toEqual([-2, 3]);
     expect(rangeOf([5, 5])).toEqual([4.5, 5.5]);
@@ -43,7 +52,7 @@ describe("a curve", () => {
   });
 
   it("is a column of the table, empty where there is no number", () => {
-    const curves = { steps: Float64Array.of(1, 50), values: Float32Array.of(1.5, 2, NaN, -Infinity), exact: true };
+    const curves = { steps: Float64Array.of(1, 50), values: Float32Array.of(1.5, 2, NaN, -Infinity), loss: new Float32Array(), exact: true };
     expect(Array.from(lineOf(curves, 1))).toEqual([NaN, -Infinity]);
     expect(tableOf(curves, ["L0H0", "L0H1"])).toEqual([["step", "L0H0", "L0H1"], [1, 1.5, ""], [50, 2, ""]]);
   });

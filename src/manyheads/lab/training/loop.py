@@ -128,7 +128,7 @@ def train(
                 if clip is not None:
                     clip.step()
                 if head_watch is not None:
-                    head_watch.step()
+                    head_watch.step(row["loss"])
                     row |= head_columns(head_watch.last) if head_watch.fresh and head_watch.last is not None else {}
                 if done % run.settings.measure_every == 0 or done == run.settings.steps:
                     row |= _measured(run, model, done)

@@ -83,12 +83,13 @@ class Histories:
         )
 
     def drawn(self, history: str, statistic: str) -> bytes:
-        """One statistic of every head: `steps` [n], `values` [head, n], NaN for no number. Raises StatisticError."""
+        """One statistic of every head: `steps` [n], `values` [head, n], `loss` [n], NaN for no number. Raises
+        StatisticError."""
         curves = self.curves(history)
         if statistic not in curves.statistics:
             raise StatisticError(f"{curves.path.name} has no {statistic!r}, only {', '.join(curves.statistics)}.")
         most = max(FEWEST_POINTS, min(MOST_POINTS, POINTS // max(1, len(curves.heads))))
-        return _packed(curves, curves.values[:, :, curves.statistics.index(statistic)], most)
+        return _packed(curves, curves.values[:, :, curves.statistics.index(statistic)], most, with_loss=True)
 
     def drawn_head(self, history: str, head: str) -> bytes:
         """Every statistic of one head, with more points: `steps` [n], `values` [statistic, n]. Raises HeadError."""
@@ -96,10 +97,11 @@ class Histories:
         return _packed(curves, curves.of(head), MOST_POINTS_LARGE)
 
 
-def _packed(curves: HeadCurves, values: Float64[ndarray, "step line"], most: int) -> bytes:
-    steps, lines = thinned(curves.steps, values, most)
+def _packed(curves: HeadCurves, values: Float64[ndarray, "step line"], most: int, *, with_loss: bool = False) -> bytes:
+    steps, lines = thinned(curves.steps, np.column_stack([values, curves.loss]) if with_loss else values, most)
     header = {"version": version_of(curves), "exact": len(steps) == len(values)}
-    return pack(header, steps=steps.astype(np.float64), values=lines)
+    loss = {"loss": lines[-1]} if with_loss else {}
+    return pack(header, steps=steps.astype(np.float64), values=lines[: values.shape[1]], **loss)
 
 
 def version_of(curves: HeadCurves) -> str:

@@ -75,9 +75,11 @@ export class Followed {
   async #fetch(state: History, signal: AbortSignal): Promise<void> {
     const fresh = state.version !== this.state?.version;
     const { statistic, head } = this.#wanted;
+    // Of a training beside another one: it may have neither.
+    const [has, hasHead] = [state.num_steps && state.statistics.some(({ name }) => name === statistic), state.num_steps && state.heads.includes(head)];
     const [curves, line] = await Promise.all([
-      state.num_steps && statistic && (fresh || this.curves?.statistic !== statistic) ? this.client.historyCurves(state.id, statistic, signal) : null,
-      state.num_steps && head && (fresh || this.head?.name !== head) ? this.client.historyHead(state.id, head, signal) : null,
+      has && (fresh || this.curves?.statistic !== statistic) ? this.client.historyCurves(state.id, statistic, signal) : null,
+      hasHead && (fresh || this.head?.name !== head) ? this.client.historyHead(state.id, head, signal) : null,
     ]);
     if (signal.aborted) return;
     if (curves) this.curves = { ...curvesOf(curves), statistic };
