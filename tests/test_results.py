@@ -66,6 +66,11 @@ from manyheads.texts.tokens import Grid, ImageSpan
 from tests.models.tiny import tiny_llama
 from tests.refusals import refuses
 
+
+def quieter(output):
+    return 0.5 * output
+
+
 FACES = (
     "", "circuits", "corpora", "interventions", "long_context", "models", "nn", "recording", "roles", "sizing",
     "statistics", "watching",
@@ -379,9 +384,12 @@ class World:
             plans,
             mh.SkipPositions(),
             mh.SkipOutputProjection("L1"),
+            mh.Edit("L1H1", quieter),
             edits.Runner.of(llama, edits.plan_edits(llama, plans), metric).over(batches),
             interventions.lowest_heads(llama, TEXTS, 4),
             mh.patch(llama, "a cat", "a dog", **pair),
+            (of_layers := mh.patch(llama, "a cat", "a dog", what="stream", controls=0, **pair)),
+            of_layers.chosen[0],
             mh.find_circuit(llama, "a cat", "a dog", **pair),
             circuits.path_effects(llama, "a cat", "a dog", "L1H1", **pair),
             attribution,

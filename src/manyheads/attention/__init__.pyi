@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .attention import BLOCK_CELLS as BLOCK_CELLS
 from .attention import FUSED_KERNELS as FUSED_KERNELS
 from .attention import attend as attend
 from .attention import check_attention as check_attention

@@ -43,11 +43,10 @@ from jaxtyping import Float, Float64, Int
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.attention import attend, exact_arithmetic
+from manyheads.attention import BLOCK_CELLS, attend, exact_arithmetic
 from manyheads.base import Json, brief, one_of, whole
 from manyheads.circuits.pairs import AnswersLike, Pairs, metric_of, read_pairs, unrelated
 from manyheads.edits import (
-    BLOCK_CELLS,
     TOKENS_OF_A_BATCH,
     Calls,
     Metric,
@@ -57,7 +56,6 @@ from manyheads.edits import (
     exact,
     read_under,
     require_numbers,
-    rows_from,
     weights_of,
 )
 from manyheads.errors import HeadError, StatisticError
@@ -225,7 +223,7 @@ class PatchEditor:
                     [patch.row or 0 for _, _, patch in entries],
                 )
             )
-            giver = rows_from(giver, before)
+            giver = giver.rows_from(before)
             for place, text in enumerate(self.texts):
                 # A text's entries share its mask and its bias, which are looked up once for all of them.
                 samples = place * self.times + turns
@@ -757,7 +755,7 @@ class _Sweep:
                     new[place - turn.start :: len(turn)][:, rows] = giver[:, rows].to(new)
                 return new
 
-            handles = self.places.hooked([layer for layer, mine in some.items() if mine], patched_rows)
+            handles = self.places.hooked([layer for layer, places in some.items() if places], patched_rows)
             try:
                 after = read_under(self.lm, edited.repeated(len(turn)), self.metric).reading
             finally:
@@ -772,14 +770,14 @@ class _Sweep:
     @contextmanager
     def _keeping(self, layers: Sequence[Layer]) -> Generator[dict[Layer, Tensor]]:
         """What was at the places of layers in the last run of the block."""
-        kept: dict[Layer, Tensor] = {}
+        states_by_layer: dict[Layer, Tensor] = {}
 
         def keep(layer: Layer, states: Tensor) -> None:
-            kept[layer] = states.detach()
+            states_by_layer[layer] = states.detach()
 
         handles = self.places.hooked(list(dict.fromkeys(layers)), keep)
         try:
-            yield kept
+            yield states_by_layer
         finally:
             for handle in handles:
                 handle.remove()

@@ -2,12 +2,10 @@
 from .application import applied as applied
 from .application import prepare as prepare
 from .blocks import replaced_forward as replaced_forward
-from .blocks import rows_from as rows_from
 from .branches import Branches as Branches
 from .branches import Places as Places
 from .computed import Prepared as Prepared
 from .computed import open_plan as open_plan
-from .edits import BLOCK_CELLS as BLOCK_CELLS
 from .edits import Editor as Editor
 from .edits import weights_of as weights_of
 from .metrics import METRICS as METRICS

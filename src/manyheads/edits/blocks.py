@@ -21,10 +21,8 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from manyheads.attention import Mask
 from manyheads.machine import is_sharded
 from manyheads.models import AttentionCall, tap
-from manyheads.models.taps import KnownLse
 from manyheads.spec import ModelSpec, Site
 
 SAME_OF_BLOCKS = 1e-5  # of the largest number, in float32: one module's sums in another order
@@ -71,23 +69,6 @@ def states_of(returned: object) -> Tensor:
     return first
 
 
-def rows_from(call: AttentionCall, first: int) -> AttentionCall:
-    """A call's rows from `first` on, with all its keys, as a model with the rows before in a cache makes it."""
-    if not first:
-        return call
-    mask, rule = call.mask, call.rule
-    dense = None if mask.dense is None else mask.dense[:, :, first:]
-    bias = None if rule.bias is None else rule.bias[:, :, first:]
-    return replace(
-        call,
-        q=call.q[:, :, first:],
-        out=call.out[:, :, first:],
-        mask=Mask(mask.start[:, first:], mask.stop[:, first:], mask.num_keys, dense),
-        rule=replace(rule, bias=bias),
-        known=KnownLse(lambda: (call.lse[:, :, first:], call.because), call.known.fused),
-    )
-
-
 @dataclass(eq=False)
 class Attention:
     """One attention module with its result in the plain pass, and the call from which its heads' outputs are known."""
@@ -121,7 +102,7 @@ class Attention:
     def edited(self, edit: Callable[[AttentionCall], Tensor | None], part: Part) -> object:
         """The module's result for a part of the batch, after an edit."""
         assert self.call is not None
-        call = rows_from(self.call, part.first)
+        call = self.call.rows_from(part.first)
         wide = replace(call, **{name: part.wide(getattr(call, name)) for name in ("q", "k", "v", "out")})
         mask, rule = call.mask, call.rule
         if mask.start.shape[0] == part.size:

@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from manyheads.attention import Mask, Rule, exact_arithmetic
+from manyheads.attention import BLOCK_CELLS, Mask, Rule, exact_arithmetic
 from manyheads.edits.branches import Layer, Places, output_width
 from manyheads.edits.computed import Computed
 from manyheads.edits.metrics import exact
@@ -56,7 +56,6 @@ from manyheads.plan import (
 )
 from manyheads.spec import CROSS, ModelSpec, Site
 
-BLOCK_CELLS = 4_000_000  # weights of one block of rows, of all heads that are read
 STREAMED_ROWS = 256  # of one block where heads stream: as many keys more than `recent` are multiplied in vain
 NOTHING = 1e-6  # a change below this share of the largest number is rounding
 

@@ -128,7 +128,7 @@ class Edits(Protocol):
 
         Without `each_its_own` one intervention serves them all. `places`: paths of modules, from the model or from the
         block that is tapped -> the model's sites; {} for a tap on the whole model. It is made while the model is as it
-        was: it may run passes of its own. A call may lack the first rows of its texts (`rows_from`), never keys.
+        was: it may run passes of its own. A call may lack first rows (`AttentionCall.rows_from`), never keys.
         """
         ...
 

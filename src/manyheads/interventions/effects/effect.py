@@ -260,12 +260,12 @@ def _other_layers(
     named = {layer for step in steps for layer in parse_heads(step.layers, layers).by_layer()}
     others: dict[tuple[str, int], tuple[str, int]] = {}
     for stack in sorted({stack for stack, _ in named}):
-        mine = sorted(layer for layer in named if layer[0] == stack)
+        of_stack = sorted(layer for layer in named if layer[0] == stack)
         free = [(stack, layer) for layer, has in enumerate(layers[stack]) if has and (stack, layer) not in named]
-        if len(free) < len(mine):
+        if len(free) < len(of_stack):
             return None
         order = generator.permutation(len(free))
-        others |= {layer: free[position] for layer, position in zip(mine, order, strict=False)}
+        others |= {layer: free[position] for layer, position in zip(of_stack, order, strict=False)}
     return others
 
 

@@ -11,7 +11,7 @@ scale, a lost mask or a swapped key/value head all show in it. Cost: a few rows 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -102,6 +102,22 @@ class AttentionCall:
     def crosses(self) -> bool:
         """Whether keys are other tokens than queries: cross-attention, or a cache."""
         return self.site.stack == CROSS or self.q.shape[2] != self.k.shape[2]
+
+    def rows_from(self, first: int) -> AttentionCall:
+        """Its rows from `first` on, with all its keys, as a model with the rows before in a cache makes it."""
+        if not first:
+            return self
+        mask, rule = self.mask, self.rule
+        dense = None if mask.dense is None else mask.dense[:, :, first:]
+        bias = None if rule.bias is None else rule.bias[:, :, first:]
+        return replace(
+            self,
+            q=self.q[:, :, first:],
+            out=self.out[:, :, first:],
+            mask=Mask(mask.start[:, first:], mask.stop[:, first:], mask.num_keys, dense),
+            rule=replace(rule, bias=bias),
+            known=KnownLse(lambda: (self.lse[:, :, first:], self.because), self.known.fused),
+        )
 
     def value_norms(self) -> Float[Tensor, "b h k"]:
         """The length of each key's value vector after the head's slice of the output projection.
