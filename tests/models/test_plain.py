@@ -22,7 +22,6 @@ from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.nn import RelativeBias, Rope
 from manyheads.nn import mixing as hooks
 from tests.nn.layer_oracle import array, expected, stirred
-from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 

@@ -52,7 +52,7 @@ from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumb
 from manyheads.watching.history import HeadHistory, open_history
 from manyheads.watching.loggers import Logger, check_logger, log_pictures, log_step
 from manyheads.watching.qk_clip import Clip, QKClip, require_limit
-from manyheads.watching.training_tap import TrainingTap, Unseen
+from manyheads.watching.training_tap import UNSEEN, TrainingTap, Unseen
 from manyheads.watching.watched_step import WatchedStep
 
 DEFAULT = ("max_logit", "entropy", "first_mass")
@@ -74,6 +74,8 @@ class WatchOptions:
     unseen: Unseen = "raise"
 
     def __post_init__(self) -> None:
+        if self.unseen not in UNSEEN:
+            raise PlanError(f"unseen={self.unseen!r}: give 'raise' or 'warn'.")
         for name, number in (("every", self.every), ("rows", self.rows)):
             if number is not None:
                 whole(name, number, 1, PlanError)
