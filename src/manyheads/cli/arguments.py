@@ -74,11 +74,10 @@ SHARD_HELP = (
     "Measure part K of N of the texts alone, K from 0 (0/8 to 7/8), into --out; manyheads merge adds the parts."
 )
 BY_HELP = "What --shard or --engine deals out: text (all alike in size) or file (each reads its own files alone)."
-OUT_HELP = "The file that --shard writes: FILE.sums."
+OF_SHARD = "With --shard its part: .sums."
 RESUME_HELP = "Store progress in this folder, and continue from it."
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="K/N", help=SHARD_HELP)]
 ShardBy = Annotated[str, typer.Option("--shard-by", metavar="WHAT", help=BY_HELP)]
-ShardOut = Annotated[Path | None, to_file("--out", OUT_HELP)]
 ResumeFolder = Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)]
 ENGINES = ("ray",)  # as `ENGINES` of measurement/corpus_run/driver.py, which imports torch
 ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (it is the extra ray)."
@@ -236,11 +235,16 @@ def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
 
 
 def chosen_shard(shard: str | None, by: str, out: Path | None, of_all: dict[str, Any]) -> corpora.Shard | None:
-    """The shard that --shard names. Errors: TextError; also where it does not come with --out, or with `of_all`."""
+    """The shard that --shard names, and whether --out can be written: sums of a shard, else a table.
+
+    Errors: TextError; also where a shard comes without --out, or with `of_all`; FileAccessError.
+    """
     if shard is None:
-        if out is not None or by != "text":
-            option = f"--out {out}" if out is not None else f"--shard-by {by}"
+        is_sums = out is not None and out.suffix.lower() in SUMS_ENDINGS
+        if is_sums or by != "text":
+            option = f"--out {out}" if is_sums else f"--shard-by {by}"
             raise TextError(f"{option} is for a part of the texts: say which one, --shard K/N, or leave it out.")
+        check_output(out, "--out", TABLE_ENDINGS)
         return None
     if out is None:
         raise TextError(f"--shard {shard} writes sums to a file: name it, --out part.sums.")

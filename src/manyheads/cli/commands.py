@@ -101,6 +101,9 @@ MORE = {
 OTHER_NAMES = {"measure": "stats"}
 """Commands that may be typed by the library's name, too."""
 
+GONE_OPTIONS = {"--save": "--out"}
+"""Options that were called otherwise, and their names now."""
+
 REMEDIES = {
     "less_than_equal": "give {le} or less",
     "greater_than_equal": "give {ge} or more",
@@ -209,7 +212,8 @@ def usage_story(error: Exception, command: str = "") -> str | None:
             name for known in context.command.get_params(context) for name in (*known.opts, *known.secondary_opts)
         ]
         words = {name.lstrip("-"): name for name in options if name.startswith("--")}
-        near = [words[name] for name in nearest(typed.lstrip("-"), words, 2)]
+        now = GONE_OPTIONS.get(typed, "")
+        near = [now] if now in options else [words[name] for name in nearest(typed.lstrip("-"), words, 2)]
         message = f"No such option: {typed}" + (f". Did you mean {' or '.join(near)}?" if near else "")
     message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."
