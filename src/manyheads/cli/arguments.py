@@ -25,7 +25,7 @@ from typer.models import OptionInfo
 from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
 from manyheads.base import no_access
-from manyheads.cli import start
+from manyheads.cli import completion, start
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import (
@@ -62,12 +62,20 @@ HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or se
 TEXT_OR_OWN_HELP = "The text to read; - reads it from stdin. Default: 64 bundled texts."
 TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, separated by empty lines; - is stdin."
 
-ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)]
 DeviceName = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP)]
 DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=DTYPE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads anew, and store nothing.")]
-HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
+HeadNames = Annotated[
+    str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False, autocompletion=completion.heads)
+]
+HeadName = Annotated[
+    str,
+    typer.Argument(
+        metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False, autocompletion=completion.heads
+    ),
+]
 CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 CorpusFiles = Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)]
 SHARD_HELP = (
@@ -108,7 +116,9 @@ TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", he
 STATISTICS_HELP = (
     "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes)."
 )
-StatisticNames = Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)]
+StatisticNames = Annotated[
+    str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP, autocompletion=completion.statistics)
+]
 
 
 COUNT_STEPS = {"": 1, "k": 1024, "m": 1024**2}

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from manyheads import circuits, corpora, figures
 from manyheads.circuits import writes as writing
+from manyheads.cli import completion
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -452,7 +453,9 @@ def writes(
             metavar="TEXT", help="Also what it writes on this text; - reads it from stdin.", show_default=False
         ),
     ] = None,
-    head: Annotated[str | None, typer.Option("--head", metavar="HEAD", help=HEAD_HELP)] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="HEAD", help=HEAD_HELP, autocompletion=completion.heads)
+    ] = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,

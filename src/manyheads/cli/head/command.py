@@ -25,6 +25,7 @@ from manyheads.cli.arguments import (
     AsJson,
     DeviceName,
     DtypeName,
+    HeadName,
     ModelChoice,
     ModelName,
     NoCache,
@@ -132,7 +133,7 @@ class HeadResult:
 
 
 def head(
-    name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
+    name: HeadName,
     text: TextWords = None,
     file: TextFile = None,
     target: TargetText = None,
