@@ -56,6 +56,22 @@ def test_every_public_name_is_there_once_with_a_docstring_and_stays():
         _ = manyheads.zzz
 
 
+@pytest.mark.parametrize(("name", "face"), [
+    ("path_effect", "circuits"), ("probe_repeats", "roles.probes"), ("open_history", "watching"),
+    ("nowhere_at_all", ""), ("alerts", "watching"), ("backup_heads", "roles.compare"),
+])  # fmt: skip
+def test_name_of_another_face_is_found_from_the_front_door_and_packages_are_there_unimported(name, face):
+    program = (
+        f"import manyheads as mh\ntry:\n    mh.{name}\nexcept AttributeError as error:\n    print(error)\n"
+        f"import sys; print('torch' in sys.modules, callable(mh.watching.open_history), sorted(mh.__all__) == dir(mh))"
+    )
+    message, after = in_fresh_python(program).splitlines()
+    where = f": it is manyheads.{face}.{name}." if face else "; it has load, record, "
+    assert message.startswith(f"module 'manyheads' has no attribute '{name}'{where}")
+    assert not face or hasattr(import_module(f"manyheads.{face}"), name)
+    assert after == "False True True"
+
+
 def over_the_cap(names):
     """What to do where there are more names than `mh` has room for; "" where there are not."""
     if len(names) <= MOST_NAMES:

@@ -83,15 +83,29 @@ _load, _, _ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        from manyheads.base import nearest  # here: at the top it would be a name of this module
+    if name in __all__:
+        return _load(name)
+    import re  # here: at the top these would be names of this module
+    from importlib import import_module
+    from pathlib import Path
 
-        meant = " or ".join(nearest(name, __all__))
-        raise AttributeError(
-            f"module 'manyheads' has no attribute {name!r}; it has {', '.join(__all__)}."
-            f"{f' Did you mean {meant}?' if meant else ''}"
-        )
-    return _load(name)
+    from manyheads.base import nearest
+
+    faces = {} if name.startswith("_") else {
+        ".".join(stub.parent.relative_to(Path(__file__).parents[1]).parts): stub
+        for stub in sorted(Path(__file__).parent.glob("*/**/__init__.pyi"))
+    }  # fmt: skip
+    if f"{__name__}.{name}" in faces:  # mh.circuits, whether or not somebody has imported it
+        return import_module(f"{__name__}.{name}")
+    offered = re.compile(rf"^from .* import {re.escape(name)} as ", re.MULTILINE)
+    for face, stub in faces.items():
+        if offered.search(stub.read_text(encoding="utf-8")):
+            raise AttributeError(f"module 'manyheads' has no attribute {name!r}: it is {face}.{name}.")
+    meant = " or ".join(nearest(name, __all__))
+    raise AttributeError(
+        f"module 'manyheads' has no attribute {name!r}; it has {', '.join(__all__)}."
+        f"{f' Did you mean {meant}?' if meant else ''}"
+    )
 
 
 def __dir__() -> list[str]:

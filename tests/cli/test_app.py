@@ -172,6 +172,8 @@ def test_what_our_own_code_raises_stays_our_fault(run, monkeypatch, error):
     (["circuit", "--keeep", "1"], "no such option: --keeep. Did you mean --keep? See manyheads circuit --help."),
     (["stats", "--statistic", "x"], "no such option: --statistic. Did you mean --statistics? See manyheads stats"),
     (["roles", "--aks", "x"], "no such option: --aks. Did you mean --ask? See manyheads roles --help."),
+    (["look", "x", "--save", "t.csv"], "no such option: --save. Did you mean --out? See manyheads look --help."),
+    (["roles", "--save", "t.csv"], "no such option: --save. Did you mean --out? See manyheads roles --help."),
     (["prune", "--share", "0.1"], "no such option: --share. See manyheads prune --help."),
     (["head", "L0H1", "--knd", "x"], "no such option: --knd. See manyheads head --help."),
     (["roles", "--estimator", "x"], "no such option: --estimator. See manyheads roles --help."),
@@ -259,7 +261,7 @@ def test_ctrl_c_ends_with_130_and_leaves_nothing(moment, bert_folder, cache, tmp
     folder = tmp_path / "out"
     folder.mkdir()
     (tmp_path / "long.txt").write_text("the cat sat on the mat " * 30_000)
-    line = ["look", "--file", str(tmp_path / "long.txt"), "--model", bert_folder, "--save", str(folder / "t.parquet")]
+    line = ["look", "--file", str(tmp_path / "long.txt"), "--model", bert_folder, "--out", str(folder / "t.parquet")]
     with start(*line, cache=cache) as process:
         if moment == "during imports":
             wait_for_torch(process.pid)
@@ -275,7 +277,7 @@ def test_an_interrupt_while_the_page_is_measured_remembers_nothing(run, monkeypa
     monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("manyheads.roles.page_labels.shipped_labels", lambda lm: None)
     monkeypatch.setattr("manyheads.roles.labels.measure", raising(KeyboardInterrupt()))
-    assert run("look", TEXT, "--save", "t.csv").code == 130
+    assert run("look", TEXT, "--out", "t.csv").code == 130
     assert not list(tmp_path.rglob("*.*"))
 
 

@@ -9,11 +9,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import manyheads as mh
+from manyheads.cli.interventions import count_or_share, to_remove
+from manyheads.errors import HeadError, PlanError
 from manyheads.interventions import lowest_heads
 from manyheads.interventions.convert import convert as convertedfiles
 from manyheads.interventions.save import save as saving
 
+from ..models.eager import tiny_lm
 from ..models.tiny import WORDS, save_tiny, tiny_llama, tiny_tokenizer
+from ..refusals import refuses
 from .conftest import assert_refused
 
 
@@ -83,6 +87,12 @@ def test_json_is_one_document_with_everything(run):
     (("--out", "smaller"), ("say which heads", "--lowest N")),
     (("--lowest", "72", "--out", "smaller"), ("all of the 72 heads", "give fewer")),
     (("L5H1", "--lowest", "3", "--out", "smaller"), ("HEADS ('L5H1') and --lowest 3 were both given",)),
+    (("--lowest", "3", "--cache-bytes", "64", "--out", "smaller"), ("--lowest 3 and --cache-bytes 64 were both",)),
+    (("--lowest", "0", "--out", "smaller"), ("--lowest 0: give a number of heads from 1, or a share",)),
+    (("--lowest", "100%", "--out", "smaller"), ("--lowest 100%: give a number",)),
+    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% is less than can go of the 72 heads of minilm",)),
+    (("--cache-bytes", "0", "--out", "smaller"), ("--cache-bytes 0: give a number of bytes from 1.",)),
+    (("--cache-bytes", "64", "--out", "smaller"), ("--cache-bytes 64: minilm keeps no cache: give --lowest N",)),
     (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
     (("L5H1", "--way", "anywhere", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
     (("L5H1", "--estimator", "gradient", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
@@ -131,9 +141,29 @@ def test_the_card_speaks_of_groups_where_whole_groups_go(run, tmp_path):
     assert ran.code == 0, ran.err
     words = f"The 2 least important of {groups} groups that share a key/value head, {2 * size} heads of "
     assert words + f"{len(spec.heads)}, by zero ablation, the least groups of all layers" in card.read_text()
+    said = f"{2 * size} of {len(spec.heads)} heads are gone, 0 to {size} of a layer (the least groups of all layers, "
+    assert said in ran.out or said.replace(f"0 to {size}", f"0 to {2 * size}") in ran.out
+    assert f"); the cache shrinks by {100 * 2 / groups:.0f} %." in ran.out
     ran = run(*line, "--lowest", str(groups), "--way", "each-group")
     assert ran.code == 0, ran.err
+    assert "the cache stays as it is, since no key/value head lost all heads that read it." in ran.out
     assert f"The {groups} least important of {len(spec.heads)} heads by zero ablation, as many" in card.read_text()
+
+
+def test_heads_to_remove_are_a_number_a_share_or_what_frees_bytes_of_cache(fresh):
+    lm = tiny_lm("llama", fresh)
+    spec = lm.spec
+    size, groups = spec.sites[0].num_heads // spec.sites[0].num_kv_heads, sum(site.num_kv_heads for site in spec.sites)
+    bytes_of_group = 4 * (spec.sites[0].qk_dim + spec.sites[0].v_dim)
+    assert count_or_share("7") == 7 and count_or_share(" 12.5 %") == 0.125
+    assert to_remove(lm, 2 * size, None, False) == 2 * size
+    whole = next(count for count in range(int(0.4 * len(spec.heads)), 0, -1) if not count % size or not count % groups)
+    assert to_remove(lm, 0.4, None, False) == whole
+    assert to_remove(lm, None, bytes_of_group, False) == size
+    assert to_remove(lm, None, bytes_of_group + 1, False) == 2 * size
+    everything = bytes_of_group * groups
+    refuses(PlanError, "is all that .* keeps, .* bytes a token: give fewer", to_remove, lm, None, everything, False)
+    refuses(HeadError, "are no whole groups", to_remove, lm, 2 * size + 1, None, False)
 
 
 def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):

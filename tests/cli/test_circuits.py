@@ -43,7 +43,7 @@ def test_the_components_that_add_most_come_first_and_the_sum_is_shown(run, found
 
 def test_json_table_and_figure_hold_every_row(run, found, tmp_path):
     ran = run(
-        "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--save", "t.csv", "--plot",
+        "attribute", TEXT, "--answer", " b", "--versus", " a", "--head", "L3H3", "--json", "--out", "t.csv", "--plot",
         "f.svg", *CODE,
     )  # fmt: skip
     document = json.loads(ran.out)
@@ -83,7 +83,7 @@ def test_one_head_is_shown_by_weights_and_on_a_text_as_the_library_found_it(run,
     lm = mh.load("tiny-code")
     expected = mh.writes(lm, "L3H3", [TEXT], source="embedding", tokens=[" b", 7])
     line = ("writes", TEXT, "--head", "L3H3", "--source", "embedding", "--token", " b", "--token", "7", *CODE)
-    ran = run(*line, "--save", "w.csv")
+    ran = run(*line, "--out", "w.csv")
     assert ran.code == 0 and ran.lines[: len(str(expected).splitlines())] == str(expected).splitlines()
     assert "by weights, where it looks at" in ran.out and "source    the token's embedding" in ran.lines
     promoted = [word for word, _ in expected.table(" b").promoted]
@@ -113,11 +113,11 @@ def test_all_heads_are_listed_by_what_they_do(run):
 @pytest.mark.parametrize(("arguments", "parts"), [
     ((TEXT,), ("a text is about one head, and none was named: give --head, as in --head L12H3",)),
     (("--token", " b"), ("--token is about one head",)),
-    (("--save", "w.csv"), ("--save is about one head",)),
+    (("--out", "w.csv"), ("--out is about one head",)),
     ((TEXT, "--head", "L9H9"), ("L9H9: tiny-code has layers 0-3",)),
     ((TEXT, "--head", "L3H3", "--source", "words"), ("source='words' stands for no token: use one of token",)),
     (("--head", "L3H3", "--token", " b and more"), ("the token ' b and more' has", "give a word of one token")),
-    (("--head", "L3H3", "--save", "f.gif"), ("--save",)),
+    (("--head", "L3H3", "--out", "f.gif"), ("--out",)),
     (("--head", "what"), ("what",)),
 ])  # fmt: skip
 def test_what_no_head_writes_is_one_line(run, arguments, parts):
@@ -157,7 +157,7 @@ def told(count=4):
 
 def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     ran = run("patch", "--pairs", pairs, *CODE, "--what", "v", "--direction", "noise", "--controls", "2",
-              "--save", "heads.csv", "--plot", "heads.svg")  # fmt: skip
+              "--out", "heads.csv", "--plot", "heads.svg")  # fmt: skip
     clean, corrupted, answers = told()
     found = mh.patch(tiny_code, clean, corrupted, answers=answers, what="v", direction="noise", controls=2)
     assert ran.code == 0
@@ -190,7 +190,7 @@ def test_circuit_says_what_the_library_found(run, pairs, tiny_code):
     document = json.loads(ran.out)
     assert [row["head"] for row in document["heads"]] == [str(head) for head in found.heads]
     assert document["faithfulness"] == pytest.approx(found.faithfulness, abs=1e-4)
-    said = run("circuit", "--pairs", pairs, *CODE, "--keep", "0.5", "--save", "circuit.csv", "--plot", "circuit.svg")
+    said = run("circuit", "--pairs", pairs, *CODE, "--keep", "0.5", "--out", "circuit.csv", "--plot", "circuit.svg")
     assert said.lines[0] == f"tiny-code: {len(found.heads)} of 32 heads keep the answer"
     assert f"keeps     {found.faithfulness:.3f} of the gap" in said.out and "2 searched, 2 others measured" in said.out
     assert len(pd.read_csv("circuit.csv")) == len(found.heads)
@@ -309,7 +309,7 @@ def test_why_prints_the_librarys_words_and_gives_its_numbers(run, tmp_path):
         "--against",
         "1",
         "--json",
-        "--save",
+        "--out",
         "t.csv",
         "--further",
         writer,

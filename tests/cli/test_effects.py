@@ -183,7 +183,7 @@ def test_function_of_ones_own_that_cannot_be_is_one_line(kind, parts, run, own):
     (["ablate", "L1", "--save-plan", "plan.txt"], ["--save-plan plan.txt", ".json"]),
     (["importance", "--estimator", "guess"], ["--estimator guess is unknown"]),
     (["importance", "one text", "--curve", "c.svg"], ["at least two texts"]),
-    (["importance", "--save", "table.xls"], ["--save table.xls"]),
+    (["importance", "--out", "table.xls"], ["--out table.xls"]),
     (["importance", "some text", "--kind", "kill"], ["kind='kill'"]),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(arguments, parts, run, tmp_path):
@@ -192,7 +192,7 @@ def test_what_cannot_be_is_one_line(arguments, parts, run, tmp_path):
 
 
 def test_importance_lists_the_heads_at_both_ends_and_saves_all_of_them(run, page, minilm):
-    ran = run("importance", "--file", page, "--save", "heads.parquet", "--estimator", "both")
+    ran = run("importance", "--file", page, "--out", "heads.parquet", "--estimator", "both")
     found = mh.importance(minilm, list(TEXTS))
     assert ran.code == 0
     order = [str(head) for head in found.ranking()]

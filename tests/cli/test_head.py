@@ -124,6 +124,23 @@ def test_a_text_is_read_once(options, run, passes):
     assert ran.code == 0 and passes == [(1, 14)], ran.err
 
 
+def test_several_heads_are_shown_one_after_another_and_the_text_is_read_once(run, passes):
+    alone = [run("head", name, TEXT, "--json") for name in ("L0H2", "L5H11")]
+    passes.clear()
+    both = run("head", "L0H2", "L5H11", TEXT, "--json")
+    assert len(passes) == 1
+    documents = json.loads(both.out)["heads"]
+    for document, one in zip(documents, (json.loads(ran.out) for ran in alone), strict=True):
+        assert {key: document[key] for key in ("head", "text", "looks", "strongest")} == {
+            key: one[key] for key in ("head", "text", "looks", "strongest")
+        }
+    page = run("head", "L0H2", "L5H11", TEXT)
+    assert [line.split()[0] for line in page.lines if line.startswith(("L0H2", "L5H11"))] == ["L0H2", "L5H11"]
+    assert_refused(run("head", "L0H2", "L9H0", TEXT), "L9H0: minilm has layers 0-5 and heads 0-11.")
+    message = "--plot is about one head, and L0H2, L5H11 are 2: give one of them."
+    assert_refused(run("head", "L0H2", "L5H11", TEXT, "--plot", "map.png"), message)
+
+
 def test_top_says_how_many_keys_are_shown(run):
     wide = section(run("head", "L0H0", TEXT, "--top", "1").lines, "Where each token looks")
     assert all(line.count("%") == 1 for line in wide[1:])

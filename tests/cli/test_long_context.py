@@ -47,7 +47,7 @@ def test_the_document_and_the_file_are_what_the_library_found(run, files, llama_
         llama_folder,
         *names,
         *options,
-        "--save",
+        "--out",
         "a.split.json",
         "--plot",
         "a.png",
@@ -138,7 +138,7 @@ def listed(tmp_path):
 
 
 def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minilm):
-    ran = run("heads", "import", str(listed), "--model", "minilm", "--save", "a.split.json")
+    ran = run("heads", "import", str(listed), "--model", "minilm", "--out", "a.split.json")
     assert (ran.code, ran.err.count("manyheads: ")) == (0, 0)
     assert ran.lines[0].startswith("3 of 72 key/value heads of minilm keep everything, by file")
     assert ran.lines[1] == "  heads            L0H0, L0H3, L5H11" and ran.lines[-1] == "wrote a.split.json"
@@ -165,10 +165,10 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
     (["show", "a"], "'show' is nothing to do with lists of heads: use export or import."),
     (["export", "a", "--to", "duo"], "say for which project, and where to write"),
     (["export", "a", "b", "--to", "duo", "--keep", "0.5"],
-     "--keep, --threshold, --join and --save are of heads import"),
+     "--keep, --threshold, --join and --out are of heads import"),
     (["export", "none.json", "b", "--to", "duo"], "cannot read none.json: there is no such file"),
     (["import", "a", "b"], "--to and PLACE are of heads export"),
-    (["import", "a", "--save", "a.txt"], "--save a.txt: cannot tell what to write by that ending. Use .json"),
+    (["import", "a", "--out", "a.txt"], "--out a.txt: cannot tell what to write by that ending. Use .json"),
     (["import", "heads.txt"], "say of which model heads.txt lists heads: manyheads heads import PATH --model MODEL"),
     (["import", "a", "--model", "minilm"], "cannot read a: there is no such file"),
     (["import", "heads.txt", "--model", "minilm", "--keep", "0.5"],

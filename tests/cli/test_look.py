@@ -320,7 +320,7 @@ def test_json_says_null_where_there_is_no_number(run):
 @pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
 def test_save_writes_roles_and_numbers_by_the_ending(run, minilm, labels, tmp_path, ending):
     path = tmp_path / f"t.{ending}"
-    ran = run("look", TEXT, "--save", str(path), "--statistics", "entropy,duplicate_mass")
+    ran = run("look", TEXT, "--out", str(path), "--statistics", "entropy,duplicate_mass")
     assert ran.code == 0 and f"{path}" in ran.out.replace("\n         ", "")
     frame = getattr(pd, f"read_{ending}")(path)
     table = mh.measure(minilm, TEXT, ["entropy", "duplicate_mass"], sinks=labels.sinks)
@@ -345,7 +345,7 @@ def test_all_statistics_can_be_asked_for(run):
     document = json.loads(run("look", TEXT, "--json", "--statistics", "all").out)
     assert set(document["heads"][0]["text"]) == set(STATISTICS)
     said = run("look", TEXT, "--statistics", "all").out
-    assert f"Shown are 4 of {len(STATISTICS)} statistics of your text: --json and --save hold all." in said
+    assert f"Shown are 4 of {len(STATISTICS)} statistics of your text: --json and --out hold all." in said
 
 
 # ------------------------------------------------------------------------------------------------------- one reading
@@ -357,7 +357,7 @@ def not_served(labels, monkeypatch):
     monkeypatch.setattr("manyheads.cli.look.command.open_studio", lambda talk, desk, view: desk.close())
 
 
-FILES = ("--plot", "grid.png", "--html", "page.html", "--save", "table.csv")
+FILES = ("--plot", "grid.png", "--html", "page.html", "--out", "table.csv")
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_a_long_text_is_read_in_windows_cut_or_refused_and_that_is_said(run, lon
 
 
 def test_one_page_with_every_head_is_written_and_said(run, tmp_path):
-    ran = run("look", TEXT, "--html", "heads.html", "--save", "heads.csv")
+    ran = run("look", TEXT, "--html", "heads.html", "--out", "heads.csv")
     assert ran.code == 0
     said = " ".join(ran.out.split())
     assert "heads.html, a page for any browser, without a network: 72 heads on 14 tokens: every weight, exact; " in said
@@ -544,8 +544,8 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
         (["\udcff"], "the text is not valid UTF-8"),
         (["x", "--statistics", "entropi"], "no statistic 'entropi': did you mean entropy"),
         (["x", "--statistics", ","], "no statistic was asked for"),
-        (["x", "--save", "no/such/t.csv"], "--save no/such/t.csv: there is no folder no/such."),
-        (["x", "--save", "t.xlsx"], "--save t.xlsx: cannot tell what to write by that ending. Use .parquet, .csv"),
+        (["x", "--out", "no/such/t.csv"], "--out no/such/t.csv: there is no folder no/such."),
+        (["x", "--out", "t.xlsx"], "--out t.xlsx: cannot tell what to write by that ending. Use .parquet, .csv"),
         (["x", "--plot", "t.gif"], "--plot t.gif: cannot tell what to write by that ending. Use .png"),
         (["x", "--model", "nosuch"], "nosuch"),
     ],
@@ -598,7 +598,7 @@ def test_a_file_that_is_no_text_is_refused(run, tmp_path):
 def test_a_place_that_cannot_be_written_is_known_before_the_work(run, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.TemporaryFile", raising(PermissionError(13, "Permission denied")))
     monkeypatch.setattr("manyheads.models.load", lambda *_, **__: pytest.fail("loaded first"))
-    assert_refused(run("look", "x", "--save", "t.csv"), "--save t.csv cannot be written: Permission denied.")
+    assert_refused(run("look", "x", "--out", "t.csv"), "--out t.csv cannot be written: Permission denied.")
     (tmp_path / "t.png").mkdir()
     assert_refused(run("look", "x", "--plot", "t.png"), "--plot t.png is a folder: name a file in it.")
 
@@ -686,7 +686,7 @@ def test_one_word_alone_groups_the_heads_by_the_other(run, rec, option, side, ot
 
 
 def test_json_and_save_hold_every_head(run, rec, tmp_path):
-    document = json.loads(run("look", SENTENCE, *BOTH, "--json", "--save", "it.csv").out)
+    document = json.loads(run("look", SENTENCE, *BOTH, "--json", "--out", "it.csv").out)
     links = rec.heads_linking("it", "animal")
     assert (document["from"], document["to"]) == ("it", "animal") and len(document["heads"]) == 72
     for row, link in zip(document["heads"], links, strict=True):

@@ -54,7 +54,7 @@ def test_heads_and_questions_are_what_the_library_found(run, page_file, minilm):
 
 def test_json_and_the_saved_table_hold_every_claim(run):
     Path("few.txt").write_text("\n".join(page_texts()[:6]) + "\n", encoding="utf-8")
-    ran = run("roles", "--corpus", "few.txt", "--lines", "--json", "--save", "claims.csv")
+    ran = run("roles", "--corpus", "few.txt", "--lines", "--json", "--out", "claims.csv")
     data, frame = json.loads(ran.out), pd.read_csv("claims.csv")
     assert len(data["claims"]) == len(frame) and data["texts"] == 6 and len(data["heads"]) == 72
     claim = next(each for each in data["claims"] if each["head"] == "L0H2" and each["role"] == "previous token")
@@ -85,7 +85,7 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("--corpus", "none.txt"), "none.txt"),
-    (("--save", "claims.txt"), "cannot tell what to write"),
+    (("--out", "claims.txt"), "cannot tell what to write"),
     (("--report", "roles.pdf"), "cannot tell what to write"),
     (("--plot", "nowhere/roles.svg"), "there is no folder"),
     (("--plot", "a.svg", "--plot=b.svg"), "give --plot once: it was given 2 times"),

@@ -21,7 +21,7 @@ OWN = Path(manyheads.corpora.__file__).parent / "sentences.conllu"
 def test_a_treebanks_statistics_are_shown_and_kept(run, minilm, tmp_path):
     """Syntax of sentences and coreference of passages, of our own annotated texts."""
     names = "nsubj.to_governor.given,coreference.mentions"
-    ran = run("stats", "--corpus", str(OWN), "--statistics", names, "--save", "table.csv", "--top", "2")
+    ran = run("stats", "--corpus", str(OWN), "--statistics", names, "--out", "table.csv", "--top", "2")
     assert ran.code == 0 and ran.lines[0].startswith("minilm · ") and "sentences.conllu · " in ran.lines[0]
     syntax = manyheads.measure(minilm, gold_corpus(), "nsubj.to_governor.given")
     best = int(syntax.column("nsubj.to_governor.given").argmax())
@@ -134,7 +134,7 @@ def test_two_models_are_compared(run, bert_folder, tmp_path):
         layer.attention.self.query.weight.data.mul_(-1)
     model.save_pretrained(tmp_path / "other")
     other.tokenizer.save_pretrained(tmp_path / "other")
-    ran = run("compare", bert_folder, str(tmp_path / "other"), TEXT, "--save", "heads.csv")
+    ran = run("compare", bert_folder, str(tmp_path / "other"), TEXT, "--out", "heads.csv")
     assert ran.code == 0 and ran.lines[0] == "5 of 10 heads differ, 0 labels changed."
     found = manyheads.compare(bert_folder, tmp_path / "other", [TEXT])
     first = next(line for line in ran.lines if line.startswith("L1H"))

@@ -83,7 +83,7 @@ def test_where_home_and_folder_are_sealed_a_model_is_looked_at_and_what_is_not_k
 
 
 REFUSED = {
-    "a table": ["look", "the cat", "--save", "t.csv"],
+    "a table": ["look", "the cat", "--out", "t.csv"],
     "a page": ["look", "the cat", "--html", "look.html"],
     "a picture": ["size", "gpt2", "--plot", "s.png"],
     "a pruned model": ["prune", "L0H1", "--out", "small"],

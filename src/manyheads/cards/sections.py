@@ -205,7 +205,7 @@ def _looks(measured: Measured, head: Head) -> Section:
     others = [claim for claim in claims if claim.role in ALWAYS and not claim.holds]
     lines = [*holding, *sorted(others, key=lambda claim: -claim.tested)][:LINES]
     texts = f"{roles.table.sums.num_texts:,} texts; figures are of the half on which no head was chosen"
-    command = f"manyheads roles --save claims.csv --model {measured.name}"
+    command = f"manyheads roles --out claims.csv --model {measured.name}"
     count = f"it is an answer to {len(holding)} of {len(claims)} questions; the other lines are the usual questions"
     return _section("looks", [claim_fact(claim) for claim in lines], command, f"{count}. {texts}")
 

@@ -25,7 +25,7 @@ from typer.models import OptionInfo
 from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
 from manyheads.base import no_access
-from manyheads.cli import start
+from manyheads.cli import completion, start
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import (
@@ -64,23 +64,30 @@ HEADS_HELP = "Which heads: 'L3H7', 'L3', 'L3H0-5', 'L*H7', 'encoder:L0H1', or se
 TEXT_OR_OWN_HELP = "The text to read; - reads it from stdin. Default: 64 bundled texts."
 TEXTS_HELP = "Read texts from this file (UTF-8): paragraphs, separated by empty lines; - is stdin."
 
-ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP, autocompletion=completion.models)]
 DeviceName = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP)]
 DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=DTYPE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads anew, and store nothing.")]
-HeadNames = Annotated[str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False)]
+HeadNames = Annotated[
+    str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False, autocompletion=completion.heads)
+]
+HeadName = Annotated[
+    str,
+    typer.Argument(
+        metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False, autocompletion=completion.heads
+    ),
+]
 CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 CorpusFiles = Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)]
 SHARD_HELP = (
     "Measure part K of N of the texts alone, K from 0 (0/8 to 7/8), into --out; manyheads merge adds the parts."
 )
 BY_HELP = "What --shard or --engine deals out: text (all alike in size) or file (each reads its own files alone)."
-OUT_HELP = "The file that --shard writes: FILE.sums."
+OF_SHARD = "With --shard its part: .sums."
 RESUME_HELP = "Store progress in this folder, and continue from it."
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="K/N", help=SHARD_HELP)]
 ShardBy = Annotated[str, typer.Option("--shard-by", metavar="WHAT", help=BY_HELP)]
-ShardOut = Annotated[Path | None, to_file("--out", OUT_HELP)]
 ResumeFolder = Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)]
 ENGINES = ("ray",)  # as `ENGINES` of measurement/corpus_run/driver.py, which imports torch
 ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (it is the extra ray)."
@@ -112,7 +119,9 @@ STATISTICS_HELP = (
     "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes); of your "
     "own: module:name."
 )
-StatisticNames = Annotated[str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP)]
+StatisticNames = Annotated[
+    str, typer.Option("--statistics", metavar="NAMES", help=STATISTICS_HELP, autocompletion=completion.statistics)
+]
 
 
 COUNT_STEPS = {"": 1, "k": 1024, "m": 1024**2}
@@ -270,11 +279,16 @@ def source_note(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
 
 
 def chosen_shard(shard: str | None, by: str, out: Path | None, of_all: dict[str, Any]) -> corpora.Shard | None:
-    """The shard that --shard names. Errors: TextError; also where it does not come with --out, or with `of_all`."""
+    """The shard that --shard names, and whether --out can be written: sums of a shard, else a table.
+
+    Errors: TextError; also where a shard comes without --out, or with `of_all`; FileAccessError.
+    """
     if shard is None:
-        if out is not None or by != "text":
-            option = f"--out {out}" if out is not None else f"--shard-by {by}"
+        is_sums = out is not None and out.suffix.lower() in SUMS_ENDINGS
+        if is_sums or by != "text":
+            option = f"--out {out}" if is_sums else f"--shard-by {by}"
             raise TextError(f"{option} is for a part of the texts: say which one, --shard K/N, or leave it out.")
+        check_output(out, "--out", TABLE_ENDINGS)
         return None
     if out is None:
         raise TextError(f"--shard {shard} writes sums to a file: name it, --out part.sums.")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from rich.console import Console
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from manyheads.cli.arguments import (
     AsJson,
     DeviceName,
     DtypeName,
+    HeadName,
     ModelChoice,
     ModelName,
     NoCache,
@@ -44,7 +44,7 @@ LABEL = 30  # columns of what a line is
 
 
 def card(
-    name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
+    name: HeadName,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
     no_cache: NoCache = False,

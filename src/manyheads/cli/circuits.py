@@ -17,6 +17,7 @@ from rich.text import Text
 
 from manyheads import circuits, corpora, figures
 from manyheads.circuits import writes as writing
+from manyheads.cli import completion
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -98,7 +99,7 @@ def patch(
     controls: Annotated[
         int, typer.Option("--controls", metavar="N", min=0, help="How many heads get an unrelated text's numbers.")
     ] = 10,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw the grid of effects: .png, .svg or .pdf.")] = None,
     resume: ResumeFolder = None,
     engine: EngineName = None,
@@ -117,7 +118,7 @@ def patch(
     For example: manyheads patch "The capital of France is" "The capital of Italy is" --right Paris --wrong Rome
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     crew = chosen_engine(engine, address, actors, gpus_per_actor, every)
     texts = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
@@ -140,7 +141,7 @@ def patch(
             progress=progress, resume=resume, engine=crew,
         )  # fmt: skip
     document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, save, figures.save_patching, plot, document if as_json else patching_lines(result, clean.origin))
+    hand_out(result, out, figures.save_patching, plot, document if as_json else patching_lines(result, clean.origin))
 
 
 def circuit(
@@ -154,7 +155,7 @@ def circuit(
     metric: PatchMetric = "logit_diff",
     first_token: FirstToken = False,
     edges: Annotated[bool, typer.Option("--edges", help="Measure what its heads tell each other, too.")] = False,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw its heads and edges: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
@@ -167,7 +168,7 @@ def circuit(
     For example: manyheads circuit --pairs induction.jsonl --keep 0.8 --plot circuit.svg
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     texts = given_pairs(clean_text, corrupted_text, right, wrong, pairs, metric)
     lm = load_model(talk, ModelChoice(model, device, dtype))
@@ -185,7 +186,7 @@ def circuit(
             progress=progress,
         )
     document = {"origin": clean.origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, save, figures.save_circuit, plot, document if as_json else circuit_lines(result, clean.origin))
+    hand_out(result, out, figures.save_circuit, plot, document if as_json else circuit_lines(result, clean.origin))
 
 
 @contextmanager
@@ -373,7 +374,7 @@ def attribute(
     first_token: Annotated[
         bool, typer.Option("--first-token", help="Of an answer of several tokens take the first.")
     ] = False,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw heads and components: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
@@ -387,7 +388,7 @@ def attribute(
     For example: manyheads attribute "The capital of France is" --answer " Paris"
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     texts = None
     if text or file is not None or targets is not None:
@@ -410,7 +411,7 @@ def attribute(
     shares = {} if head is None else {"head": head, "keys": [share._asdict() for share in keys]}
     document = {"origin": texts.origin, "loaded": lm.because, **result.to_dict(), **shares}
     lines_shown = attribution_lines(result, texts, head, keys)
-    hand_out(result, save, figures.save_attribution, plot, document if as_json else lines_shown)
+    hand_out(result, out, figures.save_attribution, plot, document if as_json else lines_shown)
 
 
 def attribution_lines(result: Attribution, texts: Source, head: str | None, keys: tuple[KeyShare, ...]) -> list[Text]:
@@ -456,13 +457,15 @@ def writes(
             metavar="TEXT", help="Also what it writes on this text; - reads it from stdin.", show_default=False
         ),
     ] = None,
-    head: Annotated[str | None, typer.Option("--head", metavar="HEAD", help=HEAD_HELP)] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="HEAD", help=HEAD_HELP, autocompletion=completion.heads)
+    ] = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
     model: ModelName = DEFAULT_MODEL,
     source: Annotated[str | None, typer.Option("--source", metavar="NAME", help=SOURCE_HELP)] = None,
     token: Annotated[list[str] | None, typer.Option("--token", metavar="TOKEN", help=OF_TOKEN_HELP)] = None,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -474,11 +477,11 @@ def writes(
     For example: manyheads writes --head L24H4 "When Mary and John went to the store, John gave a drink to"
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     if head is not None:
         Head.parse(head)
-    elif text or file is not None or token or save is not None:
-        option = "--token" if token else "--save" if save is not None else "a text"
+    elif text or file is not None or token or out is not None:
+        option = "--token" if token else "--out" if out is not None else "a text"
         raise HeadError(f"{option} is about one head, and none was named: give --head, as in --head L12H3.")
     texts = given_texts(talk, text or [], file, lines, model) if text or file is not None else None
     lm = load_model(talk, ModelChoice(model, device, dtype))
@@ -500,7 +503,7 @@ def writes(
         )
     origin = {} if texts is None else {"origin": texts.origin}
     document = {**origin, "loaded": lm.because, **result.to_dict()}
-    hand_out(result, save, _no_picture, None, document if as_json else writes_lines(result, texts))
+    hand_out(result, out, _no_picture, None, document if as_json else writes_lines(result, texts))
 
 
 def _no_picture(result: object, path: Path) -> None:

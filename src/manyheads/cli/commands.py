@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
@@ -15,6 +16,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from manyheads import __version__
 from manyheads.base import nearest
+from manyheads.cli import completion
 from manyheads.cli.terminal.console import emit, print_whole, shortened
 
 COMMANDS: tuple[str, ...] = (
@@ -101,6 +103,9 @@ MORE = {
 OTHER_NAMES = {"measure": "stats"}
 """Commands that may be typed by the library's name, too."""
 
+GONE_OPTIONS = {"--save": "--out"}
+"""Options that were called otherwise, and their names now."""
+
 REMEDIES = {
     "less_than_equal": "give {le} or less",
     "greater_than_equal": "give {ge} or more",
@@ -116,8 +121,11 @@ UsageError = typer.BadParameter.__mro__[1]
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that the arguments ask for, and return its exit code. Raises whatever it raises."""
-    command_line = list(arguments)
+    command_line = completion.words_before() if completion.VARIABLE in os.environ else list(arguments)
     command_line[:1] = [OTHER_NAMES.get(name, name) for name in command_line[:1]]
+    if completion.VARIABLE in os.environ:  # typer answers, and needs the parameters of the command that is typed
+        _parser(next((name for name in command_line[:1] if name in NAMES), ""))(prog_name="manyheads")
+        return 0
     if not set(arguments) - {"--"}:
         print_whole(overview())
         return 0
@@ -148,7 +156,7 @@ def _parser(named: str) -> TyperGroup:
     """
     app = typer.Typer(
         cls=HelpfulGroup,
-        add_completion=False,
+        add_completion=not named or completion.VARIABLE in os.environ,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -168,7 +176,9 @@ def _parser(named: str) -> TyperGroup:
     for command in [resolve_name(NAMES[named])] if named else all_commands():
         panel = group_of[command.__name__]
         app.command(cls=HelpfulCommand, help=help_of(command), rich_help_panel=panel)(command)
-    return typer.main.get_group(app)
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup), "an app of commands is a group"
+    return group
 
 
 def overview() -> list[Text]:
@@ -209,7 +219,8 @@ def usage_story(error: Exception, command: str = "") -> str | None:
             name for known in context.command.get_params(context) for name in (*known.opts, *known.secondary_opts)
         ]
         words = {name.lstrip("-"): name for name in options if name.startswith("--")}
-        near = [words[name] for name in nearest(typed.lstrip("-"), words, 2)]
+        now = GONE_OPTIONS.get(typed, "")
+        near = [now] if now in options else [words[name] for name in nearest(typed.lstrip("-"), words, 2)]
         message = f"No such option: {typed}" + (f". Did you mean {' or '.join(near)}?" if near else "")
     message = re.sub(r"^Invalid value for '(--[a-z-]+)': ", r"\1 ", message)
     stop = "" if message.endswith("?") else "."

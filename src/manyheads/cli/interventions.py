@@ -8,6 +8,7 @@ kept.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer
 from rich.text import Text
 
 from manyheads import edits, figures, interventions, units
+from manyheads.base import percent
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -44,6 +46,7 @@ from manyheads.cli.arguments import (
     check_metric,
     check_output,
     chosen_engine,
+    count_option,
     given_texts,
     imported_here,
     load_model,
@@ -58,6 +61,7 @@ from manyheads.cli.terminal.console import (
     knows_blocks,
     print_whole,
     print_written,
+    shortened,
     stdout_console,
 )
 from manyheads.cli.terminal.progress import ProgressLine
@@ -347,7 +351,7 @@ def importance(
         typer.Option("--kind", metavar="KIND", help="zero, mean, resample, first, streaming, or module:function."),
     ] = "zero",
     metric: MetricName = "auto",
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     curve: Annotated[
         Path | None, to_file("--curve", "Draw the loss as more and more heads are removed: .png, .svg or .pdf.")
     ] = None,
@@ -368,7 +372,7 @@ def importance(
     For example: manyheads importance --file novel.txt --curve how-far.svg
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     check_output(curve, "--curve", PICTURE_ENDINGS)
     if estimator not in ESTIMATORS:
         raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation, gradient or both.")
@@ -395,8 +399,8 @@ def importance(
             second = interventions.importance(
                 lm, texts.given, "gradient", metric=metric, progress=progress, resume=resume, engine=crew
             )
-    if save is not None:
-        result.save(save)
+    if out is not None:
+        result.save(out)
     if curve is not None:
         # Imports torch, for which --help is not to wait.
         from manyheads.interventions import removal_curve
@@ -415,7 +419,7 @@ def importance(
         emit_document({"loaded": lm.because, "origin": texts.origin, **document, "notes": notes})
     else:
         print_whole(importance_lines(result, second, texts, choice, stdout_console()))
-        print_written(save, curve)
+        print_written(out, curve)
 
 
 def importance_lines(
@@ -480,8 +484,11 @@ def importance_lines(
 FACT_WIDTH = 12
 LISTED_CHOICES = 12  # groups of chosen heads
 LOWEST_HELP = (
-    "Instead of HEADS: the N least important on texts that can go together; where heads share keys and values, in "
-    "whole groups, which free cache."
+    "Instead of HEADS: the N least important on texts that can go together, or at most a share of all, as 25%; where "
+    "heads share keys and values, in whole groups, which free cache."
+)
+CACHE_HELP = (
+    "Instead of --lowest: as many of the least important as free so many bytes of cache a token, in whole groups."
 )
 WAYS_HELP = (
     "For --lowest, where heads share keys and values: each-layer (as many groups of each), anywhere (the least groups) "
@@ -501,7 +508,8 @@ def prune(
         Path | None,
         typer.Option("--out", metavar="FOLDER", help="Where to save it; an earlier save there is replaced."),
     ] = None,
-    lowest: Annotated[int | None, typer.Option("--lowest", metavar="N", min=1, help=LOWEST_HELP)] = None,
+    lowest: Annotated[str | None, typer.Option("--lowest", metavar="N", help=LOWEST_HELP)] = None,
+    cache_bytes: Annotated[int | None, count_option("--cache-bytes", help=CACHE_HELP)] = None,
     way: Annotated[str | None, typer.Option("--way", metavar="NAME", help=WAYS_HELP)] = None,
     estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=RANKS_HELP)] = "auto",
     file: TextsFile = None,
@@ -525,12 +533,19 @@ def prune(
     For example: manyheads prune "L3H7, L4H0-1" --out smaller
     """
     talk = ProgressLine()
-    if heads is not None and lowest is not None:
-        raise PlanError(
-            f"HEADS ({heads!r}) and --lowest {lowest} were both given, and both say which heads: give one of them."
-        )
-    if heads is None and lowest is None:
-        raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N.')
+    choices = (
+        (heads, f"HEADS ({heads!r})"),
+        (lowest, f"--lowest {lowest}"),
+        (cache_bytes, f"--cache-bytes {cache_bytes}"),
+    )
+    requested = [words for value, words in choices if value is not None]
+    if len(requested) > 1:
+        raise PlanError(f"{' and '.join(requested)} were both given, and both say which heads: give one of them.")
+    how_many = None if lowest is None else count_or_share(lowest)
+    if cache_bytes is not None and cache_bytes < 1:
+        raise PlanError(f"--cache-bytes {cache_bytes}: give a number of bytes from 1.")
+    if not requested:
+        raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N or 25%.')
     if out is None:
         raise PlanError("no place to save to: give --out FOLDER.")
     if heads is not None and (file is not None or lines or targets is not None):
@@ -546,21 +561,16 @@ def prune(
     check_folder(talk, out)
     texts = None if heads is not None else given_texts(talk, [], file, lines, model, targets)
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=texts is not None)
-    if lowest is not None and lowest >= len(lm.spec.heads) and not empty_layers:
-        raise PlanError(f"--lowest {lowest} is all of the {len(lm.spec.heads)} heads of {lm.name}: give fewer.")
     chosen = None
     if heads is None:
-        assert lowest is not None and texts is not None
-        # Imports torch, for which --help is not to wait.
-        from manyheads.interventions import ways_to_lose
-
-        ways_to_lose(lm.spec, lowest, empty_layers=empty_layers)  # a number that cannot be is known before reading
+        assert texts is not None
+        count = to_remove(lm, how_many, cache_bytes, empty_layers)  # what cannot be is known before reading
         # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it.
         with talk.step(f"reading the texts: what each of {len(lm.spec.heads)} heads or its group is worth") as progress:
             chosen = interventions.lowest_heads(
                 lm,
                 texts.given[::2],
-                lowest,
+                count,
                 cast("Estimator", estimator),
                 way=None if way is None else cast("Way", way.replace("-", " ")),
                 empty_layers=empty_layers,
@@ -588,17 +598,83 @@ def prune(
         lowest_groups = {} if chosen is None else {"lowest": chosen.to_dict()}
         emit_document({**pruned.to_dict(), "saved": saved.to_dict(), **lowest_groups})
     else:
-        rows = [*pruned_lines(pruned, saved), *([] if chosen is None else lowest_lines(chosen))]
+        rows = [*pruned_lines(pruned, saved, chosen), *([] if chosen is None else lowest_lines(chosen))]
         print_whole(f"  {label:<{FACT_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
 
 
-def pruned_lines(pruned: PrunedModel, saved: Saved) -> list[tuple[str, str]]:
+def count_or_share(text: str) -> int | float:
+    """--lowest as people write it: a number of heads, or a share of all as 25%, which comes as 0.25."""
+    match = re.fullmatch(r"([0-9]{1,9})(\.[0-9]{1,9})?\s*(%?)", text.strip())
+    if match is not None and not match[3] and not match[2] and int(match[1]):
+        return int(match[1])
+    if match is not None and match[3] and 0 < (share := float(match[1] + (match[2] or "")) / 100) < 1:
+        return share
+    raise PlanError(f"--lowest {shortened(text, 40)}: give a number of heads from 1, or a share of them, as 25%.")
+
+
+def to_remove(lm: LoadedModel, how_many: int | float | None, cache_bytes: int | None, empty_layers: bool) -> int:
+    """How many heads go: the number that was given, the largest that a share allows, or what frees the bytes.
+
+    Errors: PlanError; HeadError for a number that cannot go, with numbers that can.
+    """
+    # Imports torch, for which --help is not to wait.
+    from manyheads.interventions import costs_without, ways_to_lose
+
+    spec = lm.spec
+    if how_many is None:
+        assert cache_bytes is not None
+        sizes = {(site.num_heads // site.num_kv_heads, site.qk_dim, site.v_dim) for site in spec.sites}
+        first, (size, *_) = spec.sites[0], next(iter(sizes))
+        costs = costs_without(lm, [Head(first.stack, first.layer, index) for index in range(size)])
+        before, freed = costs.cache_bytes[0], costs.freed_cache_bytes
+        if not freed or len(sizes) > 1:
+            why = "keeps no cache" if not before else "has layers whose heads free different numbers of bytes"
+            raise PlanError(f"--cache-bytes {cache_bytes}: {lm.name} {why}: give --lowest N, or heads.")
+        if cache_bytes >= before:
+            raise PlanError(
+                f"--cache-bytes {cache_bytes} is all that {lm.name} keeps, {before:,} bytes a token: give fewer."
+            )
+        how_many = -(-cache_bytes // freed) * size
+    if isinstance(how_many, float):
+        for count in range(int(how_many * len(spec.heads)), 0, -1):
+            try:
+                ways_to_lose(spec, count, empty_layers=empty_layers)
+            except HeadError:
+                continue
+            return count
+        raise PlanError(
+            f"--lowest {how_many:.4%} is less than can go of the {len(spec.heads)} heads of {lm.name}: give more."
+        )
+    if how_many >= len(spec.heads) and not empty_layers:
+        raise PlanError(f"--lowest {how_many} is all of the {len(spec.heads)} heads of {lm.name}: give fewer.")
+    ways_to_lose(spec, how_many, empty_layers=empty_layers)
+    return how_many
+
+
+def pruned_sentence(pruned: PrunedModel, chosen: Lowest | None) -> str:
+    """What went, why as many of each layer, and whether the cache shrinks."""
+    before, after = interventions.costs_of(pruned).cache_bytes
+    of_layer = Counter((head.stack, head.layer) for head in pruned.removed)
+    counts = [of_layer[site.stack, site.layer] for site in pruned.before.sites]
+    spread = f"{counts[0]} of each layer" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)} of a layer"
+    reason = "as they were named" if chosen is None else chosen.because.partition(": ")[0]
+    if not before:
+        cache = "the model keeps no cache"
+    elif after < before:
+        cache = f"the cache shrinks by {percent(1 - after / before)}"
+    else:
+        cache = "the cache stays as it is, since no key/value head lost all heads that read it"
+    return f"{len(pruned.removed)} of {len(pruned.before.heads)} heads are gone, {spread} ({reason}); {cache}."
+
+
+def pruned_lines(pruned: PrunedModel, saved: Saved, chosen: Lowest | None) -> list[tuple[str, str]]:
     """The same for people: lines, each with its label."""
     costs = interventions.costs_of(pruned)
     before, after = costs.parameters
     heads, count = interventions.removed_text(pruned) or "nothing", len(pruned.removed)
     lines = [
         ("", f"{pruned.name} without {heads}: {count} head{'s' * (count != 1)} removed"),
+        ("", pruned_sentence(pruned, chosen)),
         ("parameters", f"{before:,} -> {after:,} ({100 * (after - before) / before:+.1f}%)"),
     ]
     if costs.cache_bytes[0]:

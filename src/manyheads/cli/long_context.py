@@ -100,7 +100,7 @@ def split(
             help="How many pass keys are hidden in each half of the texts. Default: 2 for each text, up to 8.",
         ),
     ] = None,
-    save: Annotated[Path | None, to_file("--save", "Write the split: .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the split: .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw scores and the curve: .png, .svg or .pdf.")] = None,
     resume: ResumeFolder = None,
     engine: EngineName = None,
@@ -120,7 +120,7 @@ def split(
     For example: manyheads split smollm2 novel.txt essay.txt --by needle --sink 16 --recent 256
     """
     talk = ProgressLine()
-    check_output(save, "--save", (".json",))
+    check_output(out, "--out", (".json",))
     check_output(plot, "--plot", PICTURE_ENDINGS)
     if named is not None:
         texts, model = [*([] if model is None else [model]), *(texts or [])], named
@@ -159,7 +159,7 @@ def split(
             resume=resume, engine=crew,
         )  # fmt: skip
     document = {"origin": chosen_texts.origin, "loaded": lm.because, "split": result.to_dict()}
-    hand_out(result, save, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))
+    hand_out(result, out, figures.save_split, plot, document if as_json else split_lines(result, chosen_texts))
 
 
 def long_texts(lm: LoadedModel, count: int, num_tokens: int) -> list[str]:
@@ -245,7 +245,7 @@ TO_HELP = "To export: duo, headkv, lukv, minference, vllm-hook or llama.cpp."
 KEEP_HELP = "Of a list with scores alone: the share of key/value heads that keep everything, 0 to 1."
 THRESHOLD_HELP = "Instead: the score from which a head keeps everything."
 JOIN_HELP = "How a group's query heads become one score: maximum or mean. Default: as the list says, else maximum."
-SAVE_HELP = "Save what was imported as a split (.json)."
+OUT_HELP = "Save what was imported as a split (.json)."
 
 
 def heads(
@@ -256,7 +256,7 @@ def heads(
     keep: Annotated[float | None, typer.Option("--keep", metavar="SHARE", help=KEEP_HELP)] = None,
     threshold: Annotated[float | None, typer.Option("--threshold", metavar="SCORE", help=THRESHOLD_HELP)] = None,
     join: Annotated[str | None, typer.Option("--join", metavar="HOW", help=JOIN_HELP)] = None,
-    save: Annotated[Path | None, to_file("--save", SAVE_HELP)] = None,
+    out: Annotated[Path | None, to_file("--out", OUT_HELP)] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=DECODER_HELP)] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
@@ -268,8 +268,8 @@ def heads(
     MInference, vLLM-Hook and llama.cpp. heads import PATH --model MODEL reads any of these, and compares it with the
     model.
 
-    For example: manyheads heads export tiny-code.split.json --to duo patterns, where split --save wrote the file; or
-    manyheads heads import attn_patterns/Llama-2-7B --model llama --keep 0.5 --save llama.split.json
+    For example: manyheads heads export tiny-code.split.json --to duo patterns, where split --out wrote the file; or
+    manyheads heads import attn_patterns/Llama-2-7B --model llama --keep 0.5 --out llama.split.json
     """
     # Imports NumPy, for which --help is not to wait.
     from manyheads.long_context import HeadSplit, read_heads
@@ -281,8 +281,8 @@ def heads(
             raise HeadError(
                 "say for which project, and where to write: manyheads heads export SPLIT.json --to duo FOLDER."
             )
-        if any(option is not None for option in (keep, threshold, join, save)):
-            raise HeadError("--keep, --threshold, --join and --save are of heads import: leave them out.")
+        if any(option is not None for option in (keep, threshold, join, out)):
+            raise HeadError("--keep, --threshold, --join and --out are of heads import: leave them out.")
         split = HeadSplit.open(path)
         files = split.export(to, place)
         if as_json:
@@ -291,9 +291,9 @@ def heads(
         print_whole([clean(str(split)), *(f"wrote {clean(str(file))}" for file in files)])
         return
     if to is not None or place is not None:
-        raise HeadError("--to and PLACE are of heads export: what is imported goes to --save FILE.")
+        raise HeadError("--to and PLACE are of heads export: what is imported goes to --out FILE.")
     talk = ProgressLine()
-    check_output(save, "--save", (".json",))
+    check_output(out, "--out", (".json",))
     if model is None:
         raise HeadError(f"say of which model {path} lists heads: manyheads heads import PATH --model MODEL.")
     try:  # before a model is loaded, which may take minutes
@@ -302,14 +302,14 @@ def heads(
         raise no_access("read", path, error) from error
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=False)
     split = read_heads(path, lm, keep=keep, threshold=threshold, join=join)
-    if save is not None:
-        split.save(save)
+    if out is not None:
+        split.save(out)
     if as_json:
-        emit_document({"saved": None if save is None else str(save), **_summary(split), "split": split.to_dict()})
+        emit_document({"saved": None if out is None else str(out), **_summary(split), "split": split.to_dict()})
         return
     facts = {"heads": str(split.retrieval), **split.notes}
     lines = [clean(str(split)), *(f"  {name:<{FACT_WIDTH}}{clean(text)}" for name, text in facts.items())]
-    print_whole([*lines, *([] if save is None else [f"wrote {clean(str(save))}"])])
+    print_whole([*lines, *([] if out is None else [f"wrote {clean(str(out))}"])])
 
 
 def _summary(split: HeadSplit) -> dict[str, Any]:

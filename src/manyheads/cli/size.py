@@ -22,6 +22,7 @@ import manyheads as mh
 from manyheads import figures, units
 from manyheads import sizing as costs
 from manyheads.base import plural
+from manyheads.cli import completion
 from manyheads.cli.arguments import PICTURE_ENDINGS, AsJson, check_output, count_option, to_file
 from manyheads.cli.terminal.console import (
     Column,
@@ -63,8 +64,11 @@ def _sized(help: str, metavar: str = "N") -> OptionInfo:
     return typer.Option(metavar=metavar, help=help, show_default=False)
 
 
+WHAT_ARGUMENT = typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False, autocompletion=completion.sized)
+
+
 def size(
-    what: Annotated[str | None, typer.Argument(metavar="WHAT", help=WHAT_HELP, show_default=False)] = None,
+    what: Annotated[str | None, WHAT_ARGUMENT] = None,
     context: Annotated[int | None, count_option(help=CONTEXT_HELP)] = None,
     batch: Annotated[int | None, count_option(help=BATCH_HELP)] = None,
     dtype: Annotated[str, typer.Option(metavar="NAME", help=DTYPE_HELP)] = "fp16",

@@ -22,6 +22,7 @@ from manyheads import roles as role_finder
 from manyheads.base import Json, plural
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
+    OF_SHARD,
     SUMS_ENDINGS,
     TABLE_ENDINGS,
     AsJson,
@@ -38,7 +39,6 @@ from manyheads.cli.arguments import (
     ResumeFolder,
     ShardBy,
     ShardOption,
-    ShardOut,
     StatisticNames,
     TargetsFile,
     TextOrOwn,
@@ -113,10 +113,9 @@ def stats(
     show_list: Annotated[bool, typer.Option("--list", help=LIST_HELP)] = False,
     top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
     complete: Annotated[bool, typer.Option("--all", help="A row for each head.")] = False,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", f"Write the table: .parquet, .csv or .json. {OF_SHARD}")] = None,
     shard: ShardOption = None,
     shard_by: ShardBy = "text",
-    out: ShardOut = None,
     resume: ResumeFolder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN_HELP)] = False,
     check: Annotated[bool, typer.Option("--check", help=CHECK_HELP)] = False,
@@ -137,9 +136,8 @@ def stats(
     For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_governor.given,coreference.*"
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
     crew = chosen_engine(engine, address, actors, gpus_per_actor, every, shard_by)
-    whole = {"--save": save, "--json": as_json and not dry_run, "--all": complete, "--engine": engine}
+    whole = {"--json": as_json and not dry_run, "--all": complete, "--engine": engine}
     place = chosen_shard(shard, shard_by if engine is None else "text", out, whole)
     request = requested_statistics(statistics)
     if show_list:
@@ -162,19 +160,19 @@ def stats(
     if dry_run:
         show_forecasts(measured, as_json)
         return
-    if out is not None:
+    if place is not None and out is not None:
         print_written(*save_sums(measured, out))
         return
     tables: list[HeadTable] = measured
-    if save is not None:
+    if out is not None:
         from manyheads.results import write_frame  # as above
 
-        write_frame(frame(tables), save)
+        write_frame(frame(tables), out)
     if as_json:
         emit_document({"model": lm.name, "loaded": lm.because, "origin": origin, **document(tables)})
         return
     show_tables(tables, lm.name, origin, top, complete)
-    print_written(save)
+    print_written(out)
 
 
 def of_own(request: str | list[str | Statistic], others: Mapping[str, object]) -> list[Statistic]:
@@ -414,7 +412,7 @@ def compare(
     statistics: StatisticNames = "default",
     rows: Annotated[int | None, typer.Option("--rows", metavar="N", min=1, help=ROWS_HELP)] = None,
     complete: Annotated[bool, typer.Option("--all", help="Every head that differs.")] = False,
-    save: Annotated[Path | None, to_file("--save", "Write a row a head: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write a row a head: .parquet, .csv or .json.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -431,7 +429,7 @@ def compare(
     from manyheads.roles.compare import compare as compare_models  # as above
 
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     request = requested_statistics(statistics)
     texts, _, origin = given_corpora(talk, text or [], file, lines, corpus, a)
     check_statistics(request, texts)
@@ -444,13 +442,13 @@ def compare(
             steps.begin(labels.get(name, "comparing their maps"))
 
         result = compare_models(first, second, texts, request, rows=rows, progress=steps.progress, on_reading=begin)
-    if save is not None:
-        result.save(save)
+    if out is not None:
+        result.save(out)
     if as_json:
         emit_document({"origin": origin, **result.to_dict()})
         return
     console = stdout_console()
-    print_sections(_page(result, (a, b), origin, complete, save, console), console)
+    print_sections(_page(result, (a, b), origin, complete, out, console), console)
 
 
 def _page(

@@ -57,7 +57,7 @@ def why(
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -70,7 +70,7 @@ def why(
     For example: manyheads why "Ada gave Grace the key, and Grace" --head L8H1 --from 9 --to 3
     """
     talk = ProgressLine()
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     words, asks, looked = text or [], from_token, to_token
     if where is not None:
         one_of("--where", where, get_args(explained.Kind), StatisticError, "is no kind of rows")
@@ -101,14 +101,14 @@ def why(
             results.append(answer)
             if further is not None:
                 results.append(answer.further(lm, further))
-    if save is not None:
-        results[0].save(save)
+    if out is not None:
+        results[0].save(out)
     if as_json:
         document = {"origin": texts.origin, "loaded": lm.because, **results[0].to_dict()}
         emit_document(document | ({"further": results[1].to_dict()} if further is not None else {}))
         return
     print_whole(why_lines(lm.name, texts, results))
-    print_written(save, None)
+    print_written(out, None)
 
 
 def why_lines(name: str, texts: Source, results: list[Why | WhyMeans]) -> list[Text]:

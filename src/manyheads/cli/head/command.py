@@ -25,6 +25,7 @@ from manyheads.cli.arguments import (
     AsJson,
     DeviceName,
     DtypeName,
+    HeadName,
     ModelChoice,
     ModelName,
     NoCache,
@@ -57,13 +58,14 @@ from manyheads.cli.terminal.console import (
     link_colour,
     offered,
     print_sections,
+    print_whole,
     shades_of,
     shortened,
     stdout_console,
     wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import ModelError, TextError
+from manyheads.errors import HeadError, ModelError, TextError
 from manyheads.heads import Head
 from manyheads.recording import exact_map
 from manyheads.roles.words import ABSENT, UNLABELLED, figure, hue, span
@@ -132,7 +134,7 @@ class HeadResult:
 
 
 def head(
-    name: Annotated[str, typer.Argument(metavar="HEAD", help="Layer and head, both from 0: L0H2.", show_default=False)],
+    name: HeadName,
     text: TextWords = None,
     file: TextFile = None,
     target: TargetText = None,
@@ -154,10 +156,19 @@ def head(
 ) -> None:
     """One head: its role with the evidence, where each word looks, the strongest links, a small map.
 
+    Several heads, as in L3H1 L5H11, are shown one after another: the text is read once.
+
     For example: manyheads head L2H9 "Ada gave Grace the key, and Grace kept the key."
     """
     words, choice = text or [], ModelChoice(model, device, dtype)
     Head.parse(name)
+    names = [name]
+    while words and _is_head(words[0]):
+        names.append(words[0])
+        words = words[1:]
+    several = [option for option, value in {"--plot": plot, "--image": image}.items() if value is not None]
+    if len(names) > 1 and several:
+        raise HeadError(f"{several[0]} is about one head, and {', '.join(names)} are {len(names)}: give one of them.")
     of_pictures = {"--answer": answer, "--generate": write, "--token": token}
     passed = [option for option, value in of_pictures.items() if value is not None]
     if image is not None and say_at is not None:
@@ -176,33 +187,46 @@ def head(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     talk = ProgressLine()
     source = typed_source(talk, words, file, model, target)
-    looked = gather(talk, source, name, choice, window, plot=plot, say_at=say_at, remember=not no_cache)
+    results = gather(talk, source, names, choice, window, plot=plot, say_at=say_at, remember=not no_cache)
     if as_json:
-        emit_document(looked.to_dict(top, leave_out))
-    else:
+        documents = [looked.to_dict(top, leave_out) for looked in results]
+        emit_document(documents[0] if len(documents) == 1 else {"heads": documents})
+        return
+    for place, looked in enumerate(results):
+        if place:
+            print_whole([""])
         print_page(looked, top, leave_out)
+
+
+def _is_head(word: str) -> bool:
+    """Whether a word before the text is another head's name."""
+    try:
+        Head.parse(word)
+    except HeadError:
+        return False
+    return True
 
 
 def gather(
     talk: ProgressLine,
     source: Source,
-    name: str,
+    heads: Sequence[str],
     model: ModelChoice,
     window: int,
     *,
     plot: Path | None = None,
     say_at: str | None = None,
     remember: bool = True,
-) -> HeadResult:
-    """Load, label, record and measure one text or window, and draw the picture that was asked for.
+) -> list[HeadResult]:
+    """Load, label, record and measure one text or window for some heads, and draw the picture that was asked for.
 
     - `talk`: the line on stderr.
     - `source`: the text, and what names it on a command line.
-    - `name`: the head's.
+    - `heads`: the heads' names.
     - `model`: which model to load, and where.
     - `window`: which window of a long text, from 1.
-    - `plot`: where the picture goes.
-    - `say_at`: a word at which the head is to say something.
+    - `plot`: where the picture of the first head goes.
+    - `say_at`: a word at which each head is to say something.
     - `remember`: take labels that are known, and store those that are not.
     """
     # Both import torch, for which --help is not to wait.
@@ -212,8 +236,8 @@ def gather(
     begun = time.perf_counter()
     lm = load_model(talk, model)
     require_sense(lm, TEXT)
-    source, head = source.shown_to(lm), head_of(lm, name)
-    if head.stack == CROSS:
+    source, chosen = source.shown_to(lm), [head_of(lm, name) for name in heads]
+    if head := next((head for head in chosen if head.stack == CROSS), None):
         raise ModelError(
             f"{head} is cross-attention, from what is written to what was read, and this shows a text's attention to "
             f"itself: manyheads look --html draws its map; in Python, mh.record(lm, text, generate=20).stacks['cross']."
@@ -226,18 +250,24 @@ def gather(
     if len(pieces) > 1:
         one_window = inputs.Inputs(pieces[window - 1].text, long="truncate")
     labels = label_heads(talk, lm, remember=remember)
-    role = labels.role_of(head)
     with talk.step("reading your text"):
         names = tuple(dict.fromkeys((*statistics.DEFAULT, *(role.evidence.statistic for role in labels.roles))))
         keep: tuple[inputs.Keep, ...] = ("q", "k", "lse") if say_at is None else ("q", "k", "v", "lse")
         sinks = labels.sinks if labels.roles else None
         table, record = measurement.study(lm, one_window, names, keep=keep, sinks=sinks)
         assert record is not None, "it was asked for"
-        layer = record.stacks[head.stack][head.layer]
-        layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
-        saying = None if say_at is None else circuits.head_output(record, head, say_at, lm, sinks=table.sinks)
+        results = []
+        for head in chosen:
+            layer = record.stacks[head.stack][head.layer]
+            layer = replace(layer, tokens=layer.tokens.with_sinks(table.sinks))
+            saying = None if say_at is None else circuits.head_output(record, head, say_at, lm, sinks=table.sinks)
+            role = labels.role_of(head)
+            results.append(
+                HeadResult(lm, model, source, head, role, labels, layer, table, window, len(pieces), (), saying, 0.0)
+            )
     written = []
     if plot is not None:
+        head, layer, role = results[0].head, results[0].layer, results[0].role
         with talk.step(f"drawing {plot.name}"):
             weights, length = small_map(layer, head.index, MOST_CELLS, BLOCKS), int(layer.lengths[0])
             complete, side = len(weights) == length, f"{length / len(weights):.0f}"
@@ -252,10 +282,7 @@ def gather(
             )
         written.append(f"{plot}, the map of {head} on this text")
     seconds = time.perf_counter() - begun
-    count = len(pieces)
-    return HeadResult(
-        lm, model, source, head, role, labels, layer, table, window, count, tuple(written), saying, seconds
-    )
+    return [replace(result, written=tuple(written), seconds=seconds) for result in results]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

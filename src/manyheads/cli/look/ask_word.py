@@ -95,7 +95,7 @@ def ask_word(
     key: str | None,
     long: inputs.Long,
     *,
-    save: Path | None = None,
+    out: Path | None = None,
     remember: bool = True,
 ) -> WordAnswer:
     """Load, record, and read off the rows of the words.
@@ -142,9 +142,9 @@ def ask_word(
                 drawn = max(placed or candidates[:1], key=telling)
     labels = label_heads(talk, lm, remember=remember)
     written = ()
-    if save is not None:
-        links.save(save)
-        written = (f"{save}, a row a head: the words, the weight, and the weight if spread evenly",)
+    if out is not None:
+        links.save(out)
+        written = (f"{out}, a row a head: the words, the weight, and the weight if spread evenly",)
     return WordAnswer(lm, model, source, links, words, drawn, labels, written, time.perf_counter() - begun)
 
 

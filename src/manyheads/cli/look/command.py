@@ -169,7 +169,7 @@ def look(
     target: TargetText = None,
     model: ModelName = DEFAULT_MODEL,
     as_json: AsJson = False,
-    save: Annotated[Path | None, to_file("--save", "Write the table: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every head's map: .png, .svg or .pdf.")] = None,
     html: Annotated[Path | None, to_file("--html", "Write one page with every head, for any browser.")] = None,
     exact: Annotated[
@@ -198,7 +198,7 @@ def look(
     For example: manyheads look "The cat sat because it was tired." --from it --to cat
     """
     words, long = text or [], way_to_read(truncate, whole)
-    check_output(save, "--save", TABLE_ENDINGS)
+    check_output(out, "--out", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(html, "--html", PAGE_ENDINGS)
     if exact and html is None:
@@ -222,10 +222,10 @@ def look(
     talk, choice = ProgressLine(), ModelChoice(model, device, dtype)
     source = typed_source(talk, words, file, model, target)
     if about_words:
-        answer = ask_word(talk, source, choice, from_word, to_word, long, save=save, remember=not no_cache)
+        answer = ask_word(talk, source, choice, from_word, to_word, long, out=out, remember=not no_cache)
         return show_word(answer, as_json, complete)
     looked = gather(
-        talk, source, choice, statistics, long, save=save, plot=plot, html=html, exact=exact, open_page=open_page,
+        talk, source, choice, statistics, long, out=out, plot=plot, html=html, exact=exact, open_page=open_page,
         remember=not no_cache,
     )  # fmt: skip
     if as_json:
@@ -248,7 +248,7 @@ def gather(
     statistics: str,
     long: inputs.Long,
     *,
-    save: Path | None = None,
+    out: Path | None = None,
     plot: Path | None = None,
     html: Path | None = None,
     exact: bool = False,
@@ -307,9 +307,9 @@ def gather(
             sample = Sample(begin, tuple(sentence.words), sentence.link, begin == source.text)
     times.append(time.perf_counter())
     written = []
-    if save is not None:
-        write_frame(frame(labels, table, names), save)
-        written.append(f"{save}, a row a head: its role, and {len(names)} statistics of your text")
+    if out is not None:
+        write_frame(frame(labels, table, names), out)
+        written.append(f"{out}, a row a head: its role, and {len(names)} statistics of your text")
     if plot is not None and pooling is not None:
         with talk.step(f"drawing {plot.name}"):
             maps = pooling.maps(long)
@@ -324,7 +324,7 @@ def gather(
         written.append(f"{html}, a page for any browser, without a network: {words}")
     steps = dict(zip(("model", "labels", "text"), map(operator.sub, times[1:], times), strict=True))
     seconds = {**steps, "all": time.perf_counter() - times[0]}
-    options = tuple(name for name, path in (("--save", save), ("--plot", plot), ("--html", html)) if path is not None)
+    options = tuple(name for name, path in (("--out", out), ("--plot", plot), ("--html", html)) if path is not None)
     return LookResult(
         lm, model, source, labels, table, names, tuple(written), seconds, options, sample, record, following.tokens
     )
@@ -597,8 +597,8 @@ def _offers(looked: LookResult, sample: Sample | None, complete: bool) -> list[t
         offers.append((f"manyheads head {head}{arguments}{model}", "where each word looks, in one head"))
     if not complete:
         offers.append((f"manyheads look{arguments}{model} --all", "every head, with the evidence and its numbers"))
-    elif "--save" not in looked.options:
-        offers.append((f"manyheads look{arguments}{model} --save heads.parquet", "the table, for pandas"))
+    elif "--out" not in looked.options:
+        offers.append((f"manyheads look{arguments}{model} --out heads.parquet", "the table, for pandas"))
     if complete and "--plot" not in looked.options:
         offers.append((f"manyheads look{arguments}{model} --plot grid.png", "every head's map in one picture"))
     if source.own:
@@ -677,7 +677,7 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
         cells.append([*of_role, *(Text(figures[index]) for figures in figures_of)])
     lines, remark = lay_out_heads(columns, table.heads, cells, console)
     if not remark and set(names) < set(looked.names):
-        remark = f"Shown are {len(names)} of {len(looked.names)} statistics of your text: --json and --save hold all."
+        remark = f"Shown are {len(names)} of {len(looked.names)} statistics of your text: --json and --out hold all."
     # What the columns mean.
     entries = []
     if labels.roles:

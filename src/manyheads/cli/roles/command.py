@@ -23,9 +23,9 @@ from manyheads import roles as role_finder
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     LOOKED_AT,
+    OF_SHARD,
     PICTURE_ENDINGS,
     STDIN,
-    TABLE_ENDINGS,
     AsJson,
     CorpusFiles,
     DeviceName,
@@ -40,7 +40,6 @@ from manyheads.cli.arguments import (
     ResumeFolder,
     ShardBy,
     ShardOption,
-    ShardOut,
     check_output,
     chosen_engine,
     chosen_shard,
@@ -108,8 +107,7 @@ def roles(
     resume: ResumeFolder = None,
     shard: ShardOption = None,
     shard_by: ShardBy = "text",
-    out: ShardOut = None,
-    save: Annotated[Path | None, to_file("--save", "Write every claim: .parquet, .csv or .json.")] = None,
+    out: Annotated[Path | None, to_file("--out", f"Write every claim: .parquet, .csv or .json. {OF_SHARD}")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw every question's best head: .svg, .png, .pdf.")] = None,
     families: Annotated[Path | None, to_file("--families", "Draw how far apart heads are: .svg, .png, .pdf.")] = None,
     report: Annotated[Path | None, to_file("--report", "Write what --all prints, and the drawing: .html.")] = None,
@@ -130,11 +128,10 @@ def roles(
     For example: manyheads roles --corpus treebank.conllu --report roles.html
     """
     talk, choice = ProgressLine(), ModelChoice(model, device, dtype)
-    check_output(save, "--save", TABLE_ENDINGS)
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(families, "--families", PICTURE_ENDINGS)
     check_output(report, "--report", REPORT_ENDINGS)
-    of_all = {"--save": save, "--plot": plot, "--families": families, "--report": report, "--json": as_json}
+    of_all = {"--plot": plot, "--families": families, "--report": report, "--json": as_json}
     crew = chosen_engine(engine, address, actors, gpus_per_actor, every, shard_by)
     of_all |= {"--engine": engine, "--ask": ask, "--all": complete, "--probes": probes, "--elsewhere": elsewhere}
     place = chosen_shard(shard, shard_by if engine is None else "text", out, of_all)
@@ -209,8 +206,8 @@ def roles(
 
             with talk.step(f"probing: {COST}") as progress:
                 labelled = labelled.probed(ask_probes(lm, progress))
-        if save is not None:
-            labelled.save(save)
+        if out is not None:
+            labelled.save(out)
         if plot is not None:
             figures.save_roles(labelled, plot)
         if report is not None:
@@ -232,7 +229,7 @@ def roles(
         return
     rankings = [line for role in ask or [] for line in ranking(labelled, role, top)]
     print_whole(rankings or page(labelled, texts.origin, choice, sources, complete=complete, top=top))
-    print_written(save, plot, families, report)
+    print_written(out, plot, families, report)
 
 
 def _find(

@@ -300,7 +300,7 @@ def lay_out_heads(
         rows.append([Text(str(head), style="bold"), *head_cells])
     visible = _kept(columns, _widths(columns, rows), console.width, BAR)
     hidden = [column.title for index, column in enumerate(columns) if index not in visible]
-    remark = f"No room here for {', '.join(hidden)}: --json and --save hold all." if hidden else ""
+    remark = f"No room here for {', '.join(hidden)}: --json and --out hold all." if hidden else ""
     return lay_out(columns, rows, console), remark
 
 
