@@ -613,7 +613,7 @@ def test_every_result_and_layer_has_a_short_view_for_a_notebook(read):
     for name, view in views.items():
         root = ElementTree.fromstring(f"<div>{view}</div>")
         rows, text = root.findall(".//tbody/tr"), "".join(root.itertext())
-        assert len(rows) <= 21 and len(view) < 25_000 and text.strip() and " object at 0x" not in text, name
+        assert len(rows) <= 21 and len(view) < 40_000 and text.strip() and " object at 0x" not in text, name
 
 
 def test_result_with_a_figure_returns_it_as_matplotlibs(read, tmp_path):
