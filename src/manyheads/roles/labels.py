@@ -106,6 +106,9 @@ class HeadRole(Shown):
         near = next((rule.role for rule in RULES if rule.statistic == self.evidence.statistic), "")
         return near.replace(" tokens", "").replace(" token", "")
 
+    def __repr__(self) -> str:
+        return brief(f"HeadRole({self.head}: {self.name}; {self.evidence.words})")
+
     def to_dict(self) -> Json:
         """Plain data for JSON: the head, its role, and the evidence."""
         return {"head": str(self.head), "role": self.name, **self.evidence.to_dict()}
