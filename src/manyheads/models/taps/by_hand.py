@@ -5,12 +5,12 @@
     weights = dropout(scores.softmax(-1))              # along the keys
     out = weights @ v                                  # the second product, over the same axis
 
-Any product may be the first of two, so each is remembered while its result lives and its module runs (`Scores`). What
-the steps do to 0, 1 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift so
+Any product may be the first of two, so each is remembered while its result lives, until the pass ends (`Scores`). What
+the steps do to 0, 1024 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift so
 low that no weight is left hides the cell, any other is a bias. Nothing is taken on trust: the guard compares what q, k,
 scale, mask and bias give with what the module computed. What is read otherwise is noted by the module's name (`Unread`).
 
-Memory: q, k and the masks of one module, until its second product. Masks and biases are read in the size in which the
+Memory: q, k and the masks of a module, while its scores or weights live. Masks and biases are read in the size in which the
 module has them; where scores are cut into other axes after a mask, or cells are set by an index, as whole maps of one
 layer.
 """
@@ -45,7 +45,7 @@ WATCHED = frozenset({*SOFTMAX, *PRODUCT, *FOLD})
 # By name, without the underscores of methods in place and of operators.
 BY_CELL = frozenset(
     "mul multiply rmul imul div divide true_divide truediv itruediv add radd iadd sub subtract rsub isub neg "
-    "masked_fill where setitem".split()
+    "masked_fill where setitem max maximum".split()
 )
 IN_ORDER = frozenset("view reshape flatten unflatten unsqueeze squeeze view_as reshape_as getitem".split())
 UNCHANGED = frozenset(
@@ -57,7 +57,7 @@ MIXING = frozenset("transpose permute swapaxes swapdims movedim moveaxis get cat
 MOST_STEPS = 16  # of a residual stream that is a product, and no score, there are ever more
 HIDDEN = -9e3  # from here down a shift leaves no weight, and is a mask: BERT's is -10,000
 FILLED = -100.0  # the same of a cell that does not depend on its score
-PROBES = (0.0, 1.0, -3.0)
+FAR, NEAR = 1024.0, -3.0  # scores that say the slope, to float32's precision beside a bias; and whether it is one
 BY_ITSELF = "computed by the module itself"
 HOLE = object()  # the place of the scores among a step's arguments
 
@@ -111,7 +111,9 @@ class Product:
                 return None
             left, right = operands
             axes = letters(equation, left.ndim, right.ndim, result.ndim)
-            return None if axes is None else Product(left, right, axes, result.shape)
+            if axes is None or set(axes[0]) & set(axes[1]) <= set(axes[2]):  # slopes by distances: nothing is summed
+                return None
+            return Product(left, right, axes, result.shape)
         tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         left, right = tensors[-1:-3:-1] if func is Tensor.__rmatmul__ else tensors[-2:]
         if min(left.ndim, right.ndim) < 2:
@@ -142,7 +144,8 @@ def letters(equation: str, *sizes: int) -> tuple[str, str, str] | None:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The result of a product, or what steps have made of it. `unread`: why nobody can say what they are."""
+    """The result of a product that a module made, or what steps have made of it. `unread`: why nobody can say what they
+    are."""
 
     module: nn.Module
     product: Product | None
@@ -176,7 +179,6 @@ class Weights:
     probability weights were left out since. `used`: whether values have been read by them.
     """
 
-    module: nn.Module
     scores: Scores | None
     axis: int
     softened: Tensor
@@ -187,7 +189,7 @@ class Weights:
 
 
 class _Maps(threading.local):
-    """The scores and weights of modules that are running, as long as they live; and tensors whose texts and heads were
+    """The scores and weights of a forward pass, as long as they live; and tensors whose texts and heads were
     folded into one axis, with the sizes of the two."""
 
     def __init__(self) -> None:
@@ -213,12 +215,6 @@ class _Maps(threading.local):
     def folded(self, tensor: Tensor) -> torch.Size | None:
         entry = self.folds.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
-
-    def left(self, module: nn.Module) -> None:
-        """A module has run: its scores are nobody's."""
-        if self.nodes:
-            for key in [key for key, (_, node) in self.nodes.items() if node.module is module]:
-                self.nodes.pop(key, None)
 
 
 def _reference(tensor: Tensor, entries: dict[int, Any]) -> weakref.ref[Tensor]:
@@ -316,9 +312,8 @@ def _follow(
             why = f"{'an exchange of axes' if name == 'get' else name} changes its weights before they read values"
             MAPS.remember(result, replace(node, unread=node.unread or why))
         return
-    # A residual stream may be the result of a product, and no scores: it is let go.
-    same_size = result.numel() == node.shape.numel()
-    if result.ndim < 2 or len(node.steps) >= MOST_STEPS or not (same_size or name in STEPS | MIXING and not node.unread):
+    # One number a row moves all of its scores alike. A residual stream may be a product's result, and no scores.
+    if result.ndim < 2 or result.shape[-1] == 1 or len(node.steps) >= MOST_STEPS:
         return
     if len({id(x) for x, _ in known}) > 1:
         MAPS.remember(result, replace(node, product=None, steps=(), unread="its scores are the sum of two products"))
@@ -337,7 +332,7 @@ def _soften(
     scores = known[0][1] if known and isinstance(known[0][1], Scores) else None
     if scores is None and result.ndim < 3:
         return
-    module, source = RUNNING.modules[-1], args[0] if args else kwargs["input"]
+    source = args[0] if args else kwargs["input"]
     axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
     lse, unread = None, ""
     if scores is None:
@@ -350,10 +345,8 @@ def _soften(
         if source.dtype == result.dtype and result.dtype in (torch.float32, torch.float64) and result.numel():
             with torch.no_grad(), unwatched(), carrying_out():
                 lse = source.amax(axis, keepdim=True) - result.amax(axis, keepdim=True).log()
-    # Of the module in which the first product was: a softmax may be a module of its own.
-    owner = module if scores is None else scores.module
     axis = axis % result.ndim if isinstance(axis, int) else -1
-    MAPS.remember(result, Weights(owner, scores, axis, result.detach(), lse, unread=unread))
+    MAPS.remember(result, Weights(scores, axis, result.detach(), lse, unread=unread))
 
 
 def _read_values(product: Product | None, tensor: Tensor, weights: Weights, result: Tensor) -> Tensor:
@@ -373,10 +366,13 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
             raise UnreadError(weights.unread)
         if product is None:
             raise UnreadError("its second product is of more than two tensors")
-        if weights.module is not module:
-            raise UnreadError("its two products are made by different modules")
+        # Products, too, may be modules of their own: the attention is of the one that holds both.
+        within = (owner for owner in reversed(RUNNING.modules) if weights.scores.module in {*owner.modules()})
+        if (owner := next(within, None)) is None:
+            raise UnreadError("its two products are made by modules that have nothing in common")
+        taps = OPEN.on(owner)
         with unwatched(), carrying_out():
-            call, back = _Reading(weights.scores, weights, product, tensor).call(result)
+            call, back = _Reading(owner, weights.scores, weights, product, tensor).call(result)
     except UnreadError as error:
         if result.ndim >= 3:
             for tap in taps:
@@ -391,6 +387,7 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
 class _Reading:
     """Both products of one attention call, and their axes: `key` and `row` of the map, `lead` the others."""
 
+    module: nn.Module
     scores: Scores
     weights: Weights
     second: Product
@@ -422,7 +419,7 @@ class _Reading:
         self.lead_sizes = [sizes[x] for x in self.lead]
         self.num_rows, self.num_keys = sizes[self.row], sizes[self.key]
         has_lead = any(x in self.k_axes for x in self.lead)
-        if (self.lead and not has_lead) or _is_parameter(self.k, self.scores.module):
+        if (self.lead and not has_lead) or any(_is_parameter(self.k, x) for x in (self.module, self.scores.module)):
             raise UnreadError("its keys are the same for all texts")
         self._match_second()
         self.texts_and_heads()
@@ -492,6 +489,8 @@ class _Reading:
                 return shape[0]
             if len(shape) == 3 and shape[0] == self.num_rows:
                 return shape[1]
+            if len(shape) == 4 and self.num_rows in (shape[1] * shape[2], shape[2] * shape[3]):  # pictures
+                return shape[0]
             if len(shape) == 2 and shape[0] == self.num_rows:
                 return 1
         return None
@@ -537,7 +536,7 @@ class _Reading:
 
     def call(self, out: Tensor) -> tuple[RawCall, Callable[[Tensor], Tensor]]:
         """The call, and what brings edited outputs of heads back into the axes of the second product."""
-        scores, weights, module = self.scores, self.weights, self.scores.module
+        scores, weights, module = self.scores, self.weights, self.module
         q = self.four_axes(self.q, self.q_axes, [*self.lead, self.row, self.width], self.lead_sizes)
         k = self.four_axes(self.k, self.k_axes, [*self.lead, self.key, self.width], self.lead_sizes)
         v = self.four_axes(self.v, self.v_axes, self.v_order, self.lead_v_sizes)
@@ -548,19 +547,24 @@ class _Reading:
         q = q.expand(num_texts, num_heads, -1, -1)
         k, v = (x.expand(num_texts, groups, -1, -1) for x in (k, v))
         with torch.no_grad():
-            shift, slope, shape = effect_of_steps(scores, self.q)
-            hidden = (shift <= HIDDEN) | ((slope == 0) & (shift <= FILLED))
-            scale, most, has_shift = torch.stack(
+            shift, slope, hidden, shape = effect_of_steps(scores, weights.softened)
+            visible, masks = ~hidden, OPEN.on(module)[0].masks
+            # What is read of the device by one copy: the least and the largest scale, and whether there is a mask or bias.
+            scale, most, is_masked, is_biased = torch.stack(
                 [torch.where(hidden, torch.inf, slope).amin(), torch.where(hidden, -torch.inf, slope).amax(),
-                 (hidden | (shift != 0)).any().to(slope.dtype)]
+                 hidden.any().to(slope.dtype), (visible & (shift != 0)).any().to(slope.dtype)]
             ).tolist()  # fmt: skip
             # What is added to a whole row changes no weight: a maximum, say, that is taken off before the softmax.
-            moved = bool(has_shift) and shift.shape[-1] == 1 and self.cells[-1] == self.key and not bool(hidden.any())
-            if moved or not has_shift:
-                mask, bias = OPEN.on(module)[0].masks.plain(None, 4, self.num_rows, self.num_keys, False)
-            else:
-                shift = self.of_cells(torch.where(hidden, -torch.inf, shift).to(weights.softened.dtype), shape)
-                mask, bias = OPEN.on(module)[0].masks.plain(shift, 4, self.num_rows, self.num_keys, False)
+            moved = bool(is_biased and not is_masked and shift.shape[-1] == 1 and self.cells[-1] == self.key)
+            added = visible if is_masked and not is_biased else None
+            if is_biased and not moved:
+                added = shift.masked_fill_(hidden, -torch.inf).to(weights.softened.dtype)
+            added = None if added is None else self.of_cells(added, shape)
+            mask, bias = masks.plain(added, 4, self.num_rows, self.num_keys, False)
+            # Beside a bias float32 rounds the slope: steps by plain numbers say it exactly, where no other changes it.
+            exact = scale_by_numbers(scores.steps)
+            if abs(most - exact) + abs(scale - exact) <= 1e-5 * abs(exact):
+                scale = most = exact
             if most - scale > (close := 1e-5 * max(abs(most), abs(scale))):  # a scale for each head or row: q bears it
                 low, high = torch.where(hidden, torch.inf, slope), torch.where(hidden, -torch.inf, slope)
                 axis = self.cells.index(self.key) if len(shape) == len(self.cells) else -1
@@ -586,14 +590,14 @@ class _Reading:
         return raw, back
 
 
-def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """What all steps do to a score, as shift and slope of each cell, and the shape of the scores when they did it.
+def effect_of_steps(scores: Scores, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, torch.Size]:
+    """What all steps do to a score: shift, slope and whether it is hidden, of each cell; and the shape of the scores when
+    they did it.
 
     Cells that all fare alike share an axis of size 1. Errors: UnreadError where the steps are no such function.
     """
     steps, shape = scores.steps, scores.shape
     acting = [step for step in steps if step.acts]
-    dtype = torch.float32 if like.device.type == "mps" else torch.float64
     if len({step.section for step in acting}) <= 1:
         shape = acting[0].shape if acting else shape
         start = torch.Size([1] * len(shape))
@@ -606,7 +610,8 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
     else:  # masks act on scores that are cut into axes one way and another
         assert scores.product is not None
         start = scores.product.shape
-    device = like.device if acting else "cpu"
+    dtype = torch.float64 if weights.dtype == torch.float64 or not acting else torch.float32
+    device = weights.device if acting else "cpu"  # where all cells fare alike, nothing waits for the device
 
     def at(score: float) -> Tensor:
         x = torch.full(start, score, dtype=dtype, device=device)
@@ -614,12 +619,23 @@ def effect_of_steps(scores: Scores, like: Tensor) -> tuple[Tensor, Tensor, torch
             x = step(x)
         return x
 
-    shift, one, far = map(at, PROBES)
-    slope = (one - shift).nan_to_num(0.0, 0.0, 0.0)
-    straight = torch.isclose(far, shift + PROBES[2] * slope, rtol=1e-4, atol=1e-4) | (shift <= HIDDEN)
-    if not bool(straight.all()):
+    # In place, since these may be as large as the module's own maps.
+    shift = at(0.0)
+    slope = at(FAR).sub_(shift).div_(FAR)
+    hidden = (shift <= HIDDEN) | ((slope == 0) & (shift <= FILLED))
+    off = at(NEAR).sub_(shift).sub_(slope, alpha=NEAR).abs_()
+    if not bool(((off <= 1e-4 + 1e-6 * shift.abs()) | hidden).all()):
         raise UnreadError("its scores go through a function that is no scale, mask or bias")
-    return shift, slope, shape
+    return shift, slope, hidden, shape
+
+
+def scale_by_numbers(steps: Sequence[Step]) -> float:
+    """What the steps without a tensor make of a score of 1, less what they make of 0."""
+    x = torch.tensor([0.0, 1.0], dtype=torch.float64, device="cpu")
+    for step in steps:
+        if step.name in BY_CELL and not step.acts:
+            x = step(x)
+    return float(x[1] - x[0])
 
 
 def _is_parameter(x: Tensor, module: nn.Module) -> bool:

@@ -67,7 +67,8 @@ def install() -> None:
         if RUNNING.modules and RUNNING.modules[-1] is module:
             RUNNING.modules.pop()
             RUNNING.inputs.pop(id(module), None)
-            by_hand.MAPS.left(module)
+            if not RUNNING.modules:
+                by_hand.clear()
             return declared.leave(module, output)
         return None
 
