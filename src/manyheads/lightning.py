@@ -26,8 +26,8 @@ class HeadWatch(WatchCallback, Callback):
     """Watches every head while Lightning trains.
 
     Numbers over all heads and over each layer's go to every logger of the Trainer at each watched step; each head's go
-    to `out`. `every`, `statistics`, `rows`, `out`, `unseen`: as in `watch`. `layers`: whether layers are logged, too. `qk_clip`:
-    the largest logit allowed, held by `QKClip` after each step of the optimizer. `.watch` is the open watch.
+    to `out`. `every`, `statistics`, `rows`, `out`, `unseen`: as in `watch`. `layers`: whether layers are logged, too.
+    `qk_clip`: the largest logit allowed, held by `QKClip` after each step of the optimizer. `.watch` is the open watch.
 
     Passes are the calls of `training_step`. In a module with a compiled part, that part is watched, by a probe.
     Errors: as `watch`; ModelError where several parts are compiled, or the module itself.

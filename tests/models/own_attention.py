@@ -19,6 +19,8 @@ NUM_BUCKETS = 7
 class NanoGPT(nn.Module):
     """The fallback of nanoGPT: one projection for q, k and v, a buffer of ones below the diagonal, dropout."""
 
+    bias: Tensor
+
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.n_head = H
@@ -41,6 +43,8 @@ class NanoGPT(nn.Module):
 class MinGPT(nn.Module):
     """minGPT's older form: three projections, and scores of hidden cells set to -1e10."""
 
+    mask: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.key, self.query, self.value, self.proj = (nn.Linear(M, M) for _ in range(4))
@@ -59,7 +63,9 @@ class MinGPT(nn.Module):
         return self.proj(y.transpose(1, 2).contiguous().view(B, T, C))
 
 
-def attention(query, key, value, mask=None, dropout=None):
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: nn.Module | None = None
+) -> tuple[Tensor, Tensor]:
     scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(query.size(-1))
     if mask is not None:
         scores = scores.masked_fill(mask == 0, -1e9)
@@ -70,7 +76,7 @@ def attention(query, key, value, mask=None, dropout=None):
 
 
 class Annotated(nn.Module):
-    """The Annotated Transformer: attention is a function, masks are of padding and of what comes later, weights stay."""
+    """The Annotated Transformer: attention is a function, masks hide padding and what comes later, weights stay."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +142,7 @@ class Einops(nn.Module):
 
 
 class XTransformers(nn.Module):
-    """In the style of x-transformers: all heads share one head of keys and values, a mask of padding, float32 softmax."""
+    """In the style of x-transformers: all heads share one head of keys and values; two masks, one of padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,6 +196,8 @@ class T5(nn.Module):
 
 class ALiBi(nn.Module):
     """A slope for each head times the distance, and a causal mask that is added."""
+
+    slopes: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,6 @@ from manyheads.models.taps.mask_arguments import MaskReader
 from manyheads.nn import RelativeBias, Rope
 from manyheads.nn import mixing as hooks
 from tests.nn.layer_oracle import array, expected, stirred
-from tests.refusals import refuses
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
 
@@ -377,7 +376,10 @@ def test_a_layer_beside_others_that_cannot_be_read_is_said(fresh, caplog):
     model = nn.Sequential(TimmAttention(), Unreadable()).eval()
     with caplog.at_level(logging.WARNING, "manyheads"):
         rec = mh.record_call(model, normal(fresh, B, Q, M))
-    assert len(rec.layers) == 1 and "1 (Unreadable): not read, since roll changes its weights" in rec.provenance["left out"]
+    assert (
+        len(rec.layers) == 1
+        and "1 (Unreadable): not read, since roll changes its weights" in rec.provenance["left out"]
+    )
     assert "left out: 1 (Unreadable)" in caplog.text
     table = measure_call(model, normal(fresh, B, Q, M), statistics=["entropy"])
     assert "1 (Unreadable)" in table.notes["left out, since nobody can see it"]

@@ -24,8 +24,8 @@ class HeadWatch(WatchCallback, TrainerCallback):
 
     Numbers over all heads and over each layer's go to whatever the Trainer reports to (W&B, TensorBoard, trackio ...)
     and into `trainer.state.log_history`, at each watched step; not to the terminal, which they would fill. Each head's
-    go to `out`. `every`, `statistics`, `rows`, `out`, `unseen`: as in `watch`. `layers`: whether layers are logged, too.
-    `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its `alpha` is 0.5).
+    go to `out`. `every`, `statistics`, `rows`, `out`, `unseen`: as in `watch`. `layers`: whether layers are logged,
+    too. `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its `alpha` is 0.5).
 
     `.watch` is the open watch. After an error in the training, `close()` (the next training does it, too).
     """

@@ -49,7 +49,7 @@ from manyheads.watching.batch_texts import BatchTexts, CrossTexts, texts_of_batc
 from manyheads.watching.head_numbers import MAXIMA, OF_A_STEP, Chosen, LayerNumbers, add_call
 from manyheads.watching.history import HeadHistory, open_history
 from manyheads.watching.qk_clip import QKClip, require_limit
-from manyheads.watching.training_tap import TrainingTap, Unseen
+from manyheads.watching.training_tap import UNSEEN, TrainingTap, Unseen
 
 if TYPE_CHECKING:  # half a second to import: only who asks for a frame waits for it
     import pandas as pd
@@ -157,7 +157,7 @@ class Watch:
         method: str,
         unseen: Unseen = "raise",
     ) -> None:
-        self.chosen = check_options(every, statistics, rows)
+        self.chosen = check_options(every, statistics, rows, unseen)
         whole("step", step, 0, PlanError, "the number of steps that were done before, 0 or more")
         self.out = None if out is None else Path(out)
         # Before anybody has trained for it; an empty folder is what a killed training may have left.
@@ -174,7 +174,9 @@ class Watch:
         self.every, self.rows, self.done = every, rows, step
         self.fresh = False
         self.last: WatchedStep | None = None
-        self._tap = TrainingTap(model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method, unseen)
+        self._tap = TrainingTap(
+            model, self._observe, lambda: self.wants(self.done + 1), self._begin_pass, method, unseen
+        )
         self.model = self._tap.model
         for watched in list(_WATCHED):
             if self.model in {*watched.modules()} or watched in {*self.model.modules()}:
@@ -440,8 +442,9 @@ def watch(
     """Watch every head of a model while it trains. Use it in a `with` block, and call `.step()` after each step.
 
     - `model`: any model whose attention can be seen (transformers', this library's layers, `nn.MultiheadAttention`,
-      whatever calls `scaled_dot_product_attention` or has a softmax between two products), in training mode or not, inside DistributedDataParallel, sharded
-      by `fully_shard`, with adapters, under autocast; one that is compiled is read by a probe (`.because`).
+      whatever calls `scaled_dot_product_attention` or has a softmax between two products), in training mode or not,
+      inside DistributedDataParallel, sharded by `fully_shard`, with adapters, under autocast; one that is compiled is
+      read by a probe (`.because`).
     - `every`: watch the first step and each multiple of it.
     - `statistics`: `max_logit`, `max_logit_uncapped`, `max_logit_unscaled`, `q_norm`, `k_norm`, `output_share`, and
       those of the table that ask for no words (`entropy`, `first_mass`, `heaviest_key`, `missing_mass` ...).
@@ -477,11 +480,12 @@ class WatchCallback:
         qk_clip: float | None = None,
         unseen: Unseen = "raise",
     ) -> None:
-        check_options(every, statistics, rows)
+        check_options(every, statistics, rows, unseen)
         if qk_clip is not None:
             require_limit(qk_clip)
         self.every, self.statistics, self.rows, self.out = every, statistics, rows, out
-        self.layers, self.tau, self.unseen = layers, qk_clip, unseen
+        self.layers, self.tau = layers, qk_clip
+        self.unseen: Unseen = unseen
         self.watch: Watch | None = None
         self.clip: QKClip | None = None
 
@@ -519,8 +523,10 @@ class WatchCallback:
         self.watch = self.clip = None
 
 
-def check_options(every: int, statistics: Sequence[str], rows: int | None) -> Chosen:
+def check_options(every: int, statistics: Sequence[str], rows: int | None, unseen: Unseen) -> Chosen:
     """The statistics that these options ask for. Errors: PlanError, StatisticError."""
+    if unseen not in UNSEEN:
+        raise PlanError(f"{unseen=}: give 'raise' or 'warn'.")
     for name, number in (("every", every), ("rows", rows)):
         if number is not None:
             whole(name, number, 1, PlanError)

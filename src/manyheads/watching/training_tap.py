@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from manyheads import private_names
-from manyheads.errors import ModelError, PlanError
+from manyheads.errors import ModelError
 from manyheads.models import device_of, tap
 from manyheads.models.taps import Observer, RawCall, Tap, Unread, begin, left_out, log, no_way_in
 
@@ -64,8 +64,6 @@ class TrainingTap:
         method: str = "",
         unseen: Unseen = "raise",
     ) -> None:
-        if unseen not in UNSEEN:
-            raise PlanError(f"{unseen=}: give 'raise' or 'warn'.")
         self.model, wrappers = unwrapped(model)
         self.lenient = unseen == "warn"
         self.unread: dict[str, Unread] = {}  # of all passes so far

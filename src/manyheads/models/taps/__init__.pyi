@@ -1,5 +1,4 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
-from .declared import OWN_NOTES as OWN_NOTES
 from .call import TOLERANCE as TOLERANCE
 from .call import Aligner as Aligner
 from .call import Edit as Edit
@@ -8,6 +7,7 @@ from .call import Observer as Observer
 from .call import check as check
 from .call import rolled as rolled
 from .call import spread as spread
+from .declared import OWN_NOTES as OWN_NOTES
 from .mask_arguments import MaskReader as MaskReader
 from .mask_arguments import is_causal_without_mask as is_causal_without_mask
 from .open_taps import EDITED as EDITED

@@ -6,13 +6,14 @@
     out = weights @ v                                  # the second product, over the same axis
 
 Any product may be the first of two, so each is remembered while its result lives, until the pass ends (`Scores`). What
-the steps do to 0, 1024 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift so
-low that no weight is left hides the cell, any other is a bias. Nothing is taken on trust: the guard compares what q, k,
-scale, mask and bias give with what the module computed. What is read otherwise is noted by the module's name (`Unread`).
+the steps do to 0, 1024 and -3 says what they do to any score: `slope * score + shift`. The slope is the scale; a shift
+so low that no weight is left hides the cell, any other is a bias. Nothing is taken on trust: the guard compares what q,
+k, scale, mask and bias give with what the module computed. What is read otherwise is noted by the module's name
+(`Unread`).
 
-Memory: q, k and the masks of a module, while its scores or weights live. Masks and biases are read in the size in which the
-module has them; where scores are cut into other axes after a mask, or cells are set by an index, as whole maps of one
-layer.
+Memory: q, k and the masks of a module, while its scores or weights live. Masks and biases are read in the size in which
+the module has them; where scores are cut into other axes after a mask, or cells are set by an index, as whole maps of
+one layer.
 """
 
 from __future__ import annotations
@@ -43,16 +44,20 @@ WATCHED = frozenset({*SOFTMAX, *PRODUCT, *FOLD})
 """What is looked at always; any other function only where it gets scores or weights."""
 
 # By name, without the underscores of methods in place and of operators.
-BY_CELL = frozenset(
-    "mul multiply rmul imul div divide true_divide truediv itruediv add radd iadd sub subtract rsub isub neg "
-    "masked_fill where setitem max maximum".split()
-)
-IN_ORDER = frozenset("view reshape flatten unflatten unsqueeze squeeze view_as reshape_as getitem".split())
-UNCHANGED = frozenset(
-    "to float half bfloat16 double type type_as contiguous clone detach requires_grad nan_to_num".split()
-)
+BY_CELL = {
+    "mul", "multiply", "rmul", "imul", "div", "divide", "true_divide", "truediv", "itruediv", "add", "radd", "iadd",
+    "sub", "subtract", "rsub", "isub", "neg", "masked_fill", "where", "setitem", "max", "maximum",
+}  # fmt: skip
+IN_ORDER = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as", "getitem"}
+UNCHANGED = {
+    "to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone", "detach", "requires_grad",
+    "nan_to_num",
+}  # fmt: skip
 STEPS = BY_CELL | IN_ORDER | UNCHANGED
-MIXING = frozenset("transpose permute swapaxes swapdims movedim moveaxis get cat concat pad conv2d roll".split())
+MIXING = {
+    "transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "get", "cat", "concat", "pad", "conv2d",
+    "roll",
+}  # fmt: skip
 
 MOST_STEPS = 16  # of a residual stream that is a product, and no score, there are ever more
 HIDDEN = -9e3  # from here down a shift leaves no weight, and is a mask: BERT's is -10,000
@@ -83,7 +88,7 @@ class Step(NamedTuple):
     @property
     def acts(self) -> bool:
         """Whether it may treat cells unlike."""
-        return self.name == "setitem" or self.name in BY_CELL and bool(self.tensors)
+        return self.name == "setitem" or (self.name in BY_CELL and bool(self.tensors))
 
     def __call__(self, scores: Tensor) -> Tensor:
         args = [scores if x is HOLE else x for x in self.args]
@@ -102,7 +107,9 @@ class Product:
     shape: torch.Size
 
     @staticmethod
-    def of(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> Product | None:
+    def of(
+        func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+    ) -> Product | None:
         """None for a product of more or fewer than two matrices."""
         if func is torch.einsum:
             equation, *operands = args
@@ -153,7 +160,9 @@ class Scores:
     steps: tuple[Step, ...] = ()
     unread: str = ""
 
-    def then(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> Scores:
+    def then(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
+    ) -> Scores:
         """The scores after one more function."""
         name = name_of(func)
         if self.unread or name in UNCHANGED:
@@ -484,7 +493,7 @@ class _Reading:
     def _num_texts(self) -> int | None:
         """How many texts the innermost module read whose input has as many positions as there are rows."""
         for module in reversed(RUNNING.modules):
-            shape = RUNNING.inputs.get(id(module), ())
+            shape = RUNNING.inputs.get(id(module), torch.Size())
             if len(shape) in (2, 3) and shape[1] == self.num_rows:
                 return shape[0]
             if len(shape) == 3 and shape[0] == self.num_rows:
@@ -523,9 +532,9 @@ class _Reading:
         """The same of a tensor with the axes of scores, where those had this shape; axes over which it does not change
         may have size 1."""
         shape = self.scores.shape if shape is None else torch.Size(shape)
-        if x.ndim == 4 and tuple(shape) == (*self.pair, self.num_rows, self.num_keys) and not self.turned:
-            if len(self.cells) == 3:
-                return x
+        is_four = tuple(shape) == (*self.pair, self.num_rows, self.num_keys) and len(self.cells) == 3
+        if is_four and x.ndim == 4 and not self.turned:
+            return x
         if shape != self.first.shape or x.ndim != len(self.cells):
             if x.numel() == 1:
                 x = x.reshape([1] * len(self.cells))
@@ -542,14 +551,14 @@ class _Reading:
         v = self.four_axes(self.v, self.v_axes, self.v_order, self.lead_v_sizes)
         arranged = out.permute([self.out_axes.index(letter) for letter in self.out_order])
         outputs = self.four_axes(out, self.out_axes, self.out_order, self.lead_v_sizes)
-        num_texts, num_heads = (self.pair[::-1] if self.turned else self.pair)
+        num_texts, num_heads = self.pair[::-1] if self.turned else self.pair
         groups = max(k.shape[1], v.shape[1])
         q = q.expand(num_texts, num_heads, -1, -1)
         k, v = (x.expand(num_texts, groups, -1, -1) for x in (k, v))
         with torch.no_grad():
             shift, slope, hidden, shape = effect_of_steps(scores, weights.softened)
             visible, masks = ~hidden, OPEN.on(module)[0].masks
-            # What is read of the device by one copy: the least and the largest scale, and whether there is a mask or bias.
+            # Read of the device by one copy: the least and the largest scale, and whether there is a mask or a bias.
             scale, most, is_masked, is_biased = torch.stack(
                 [torch.where(hidden, torch.inf, slope).amin(), torch.where(hidden, -torch.inf, slope).amax(),
                  hidden.any().to(slope.dtype), (visible & (shift != 0)).any().to(slope.dtype)]
@@ -591,8 +600,8 @@ class _Reading:
 
 
 def effect_of_steps(scores: Scores, weights: Tensor) -> tuple[Tensor, Tensor, Tensor, torch.Size]:
-    """What all steps do to a score: shift, slope and whether it is hidden, of each cell; and the shape of the scores when
-    they did it.
+    """What all steps do to a score: shift, slope and whether it is hidden, of each cell; and the shape of the scores
+    when they did it.
 
     Cells that all fare alike share an axis of size 1. Errors: UnreadError where the steps are no such function.
     """

@@ -39,8 +39,8 @@ SINGLE = 2.0**-24  # unit roundoff of float32, in which models accumulate and mo
 
 
 class CapturedLse(NamedTuple):
-    """The lse that the model's own kernel returned, as `[b h q]`, and which kernel that is, in words; "" for a softmax of
-    the module's own."""
+    """The lse that the model's own kernel returned, as `[b h q]`, and which kernel that is, in words; "" where it is of
+    the module's own softmax."""
 
     lse: Float[Tensor, "b h q"]
     kernel: str

@@ -22,7 +22,9 @@ from manyheads.models.taps.by_hand import BY_ITSELF
 from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, unwatched
 from manyheads.models.weights.projections import OUTPUT_NAMES, QUERY, input_width
 
-ATTRIBUTE = "manyheads_declared"  # of a module or its class: a plain dict, so that a checkpoint of it needs no manyheads
+ATTRIBUTE = (
+    "manyheads_declared"  # of a module or its class: a plain dict, so that a checkpoint of it needs no manyheads
+)
 BY_DECLARATION = "read where mh.declare says"
 OWN_NOTES = (BY_ITSELF, BY_DECLARATION)  # what is said of calls that are read off a module of one's own
 
@@ -119,8 +121,8 @@ class _Running:
         if k.shape[3] != width or v.shape[2] != k.shape[2] or out.ndim not in (3, 4) or out.numel() != num_elements:
             sizes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in zip("qkv", (q, k, v), strict=True))
             raise ModelError(
-                f"{self.place}: what mh.declare names does not fit: {sizes} (text, head, position, width), and its heads "
-                f"return {tuple(out.shape)}."
+                f"{self.place}: what mh.declare names does not fit: {sizes} (text, head, position, width), and its "
+                f"heads return {tuple(out.shape)}."
             )
         taps = OPEN.on(self.module)
         attended = getattr(self.module, self.says.mask) if self.says.mask else None
@@ -145,7 +147,9 @@ def by_head(x: Tensor, heads: int | None, name: str) -> Tensor:
     if x.ndim == 4:
         return x if heads is None or x.shape[1] == heads else x.transpose(1, 2)
     if not heads or x.shape[-1] % heads:
-        raise ModelError(f"{name} of mh.declare is {x.shape[-1]} wide, which {heads} heads do not divide: give num_heads=.")
+        raise ModelError(
+            f"{name} of mh.declare is {x.shape[-1]} wide, which {heads} heads do not divide: give num_heads=."
+        )
     return rearrange(x, "b n (h d) -> b h n d", h=heads)
 
 

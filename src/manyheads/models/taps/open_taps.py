@@ -80,8 +80,9 @@ class UnreadError(Exception):
 class _Running(threading.local):
     """What this thread is running: modules, outermost first, and how many calls the ways in are carrying out.
 
-    `inputs`: by id, the shape of the first tensor among a module's arguments. `watch`: what torch's own attention function is to be called under. Per thread: two threads may run one model, and
-    each must see its own stack of modules.
+    `inputs`: by id, the shape of the first tensor among a module's arguments. `watch`: what torch's own attention
+    function is to be called under. Per thread: two threads may run one model, and each must see its own stack of
+    modules.
     """
 
     def __init__(self) -> None:
@@ -359,8 +360,8 @@ def no_way_in(model: nn.Module, name: str, unread: Mapping[str, Unread]) -> str:
         if since := private_names.seen_since(family):
             remedy = f"install transformers {since} or newer, where {family} uses transformers' attention interface"
         return (
-            f"{whose}: {where}{more} computes its attention itself, in a way that cannot be read: {reason}. Nothing was "
-            f"recorded. Have it call torch.nn.functional.scaled_dot_product_attention, or {remedy}."
+            f"{whose}: {where}{more} computes its attention itself, in a way that cannot be read: {reason}. Nothing "
+            f"was recorded. Have it call torch.nn.functional.scaled_dot_product_attention, or {remedy}."
         )
     return (
         f"{whose} made no attention call that can be seen: it uses neither transformers' attention interface nor "

@@ -6,8 +6,8 @@ serves that stands under the function's name in `torch.nn.functional`. While the
 their fast path, whose kernel shows nothing: outputs equal the fast path's to rounding, the slow path's to the bit.
 
 With `need_weights=True` torch's layer takes another road, by plain products: a dispatch mode picks q, k, v and the
-per-head outputs out of them. A module that takes neither road and makes weights itself is read by `by_hand`, or noted by
-name, so that none is left out in silence. Checked on torch 2.13.
+per-head outputs out of them. A module that takes neither road and makes weights itself is read by `by_hand`, or noted
+by name, so that none is left out in silence. Checked on torch 2.13.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def install() -> None:
             return declared.leave(module, output)
         return None
 
-    _HANDLES.append(register_module_forward_pre_hook(enter))
-    _HANDLES.append(register_module_forward_hook(leave, always_call=True))  # after an exception too
+    # torch's types know of no hook that returns other arguments or another output; torch does.
+    _HANDLES.append(register_module_forward_pre_hook(enter))  # pyright: ignore[reportArgumentType]
+    # After an exception too.
+    _HANDLES.append(register_module_forward_hook(leave, always_call=True))  # pyright: ignore[reportArgumentType]
 
 
 def begin(module: nn.Module, args: tuple[object, ...]) -> tuple[object, ...] | None:
