@@ -12,7 +12,7 @@ import manyheads
 
 PACKAGE = Path(manyheads.__file__).parent
 IMPORT_SECONDS = 0.1  # what a shell prompt may wait for; it takes about 0.003
-MOST_NAMES = 50  # of `mh`: as many as one page shows a newcomer
+MOST_NAMES = 51  # of `mh`: as many as one page shows a newcomer
 HEAVY = ("torch", "numpy", "transformers", "pandas", "matplotlib", "fastapi")
 
 

@@ -437,22 +437,22 @@ class _Reading:
         """The axes of the second product, in the letters of its own."""
         second = self.second
         left, right, out = second.axes
-        mine, self.v, self.v_axes = (
+        own_axes, self.v, self.v_axes = (
             (left, second.right, right) if second.left is self.tensor else (right, second.left, left)
         )
         self.lead_v_sizes = list(self.tensor.shape)
         if self.tensor.shape == self.first.shape and self.same_axes:
-            named = dict(zip(self.cells, mine, strict=True))
+            named = dict(zip(self.cells, own_axes, strict=True))
             key, row, self.lead_v = named[self.key], named[self.row], [named[x] for x in self.lead]
             self.lead_v_sizes = self.lead_sizes
         elif self.cells[-2:] == self.row + self.key and self.tensor.shape[-2:] == self.first.shape[-2:]:
-            *self.lead_v, row, key = mine
+            *self.lead_v, row, key = own_axes
             self.lead_v_sizes = self.lead_v_sizes[:-2]
         else:
             raise UnreadError("the axes of its weights are exchanged before they read values")
         if key not in self.v_axes or key in out:
             raise UnreadError("its softmax runs along another axis than the one that its product with values sums over")
-        width = [x for x in self.v_axes if x not in mine]
+        width = [x for x in self.v_axes if x not in own_axes]
         if len(width) != 1 or row in self.v_axes or set(out) != {*self.lead_v, row, *width}:
             raise UnreadError("its second product is none of weights and values")
         self.v_order, self.out_order, self.out_axes = [*self.lead_v, key, *width], [*self.lead_v, row, *width], out

@@ -132,11 +132,11 @@ class _Running:
         return RawCall(self.module, q, k, v, mask, rule, heads_out, note=BY_DECLARATION), axes
 
     def tensor(self, name: str) -> Tensor:
-        said = getattr(self.says, name)
-        value = self.tensors.get(name, getattr(self.module, said, None))
+        source = getattr(self.says, name)
+        value = self.tensors.get(name, getattr(self.module, source, None))
         if not isinstance(value, Tensor) or value.ndim not in (3, 4):
             raise ModelError(
-                f"{self.place}: {name}={said!r} of mh.declare is neither a part that ran nor an attribute that holds a "
+                f"{self.place}: {name}={source!r} of mh.declare is neither a part that ran nor an attribute that holds a "
                 f"tensor of 3 or 4 axes: name one that is."
             )
         return value
