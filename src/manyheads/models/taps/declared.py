@@ -136,8 +136,8 @@ class _Running:
         value = self.tensors.get(name, getattr(self.module, source, None))
         if not isinstance(value, Tensor) or value.ndim not in (3, 4):
             raise ModelError(
-                f"{self.place}: {name}={source!r} of mh.declare is neither a part that ran nor an attribute that holds a "
-                f"tensor of 3 or 4 axes: name one that is."
+                f"{self.place}: {name}={source!r} of mh.declare is neither a part that ran nor an attribute that holds "
+                f"a tensor of 3 or 4 axes: name one that is."
             )
         return value
 
