@@ -156,10 +156,10 @@ def test_models_of_which_all_layers_attend_have_numbers_without_gaps(name):
 
 
 class ByHand(nn.Module):
-    """One head by a softmax of its own, where nobody can see it."""
+    """A softmax along the queries, which nobody can read."""
 
     def forward(self, x):
-        return torch.softmax(x @ x.mT, -1) @ x
+        return torch.softmax(x @ x.mT, -2) @ x
 
 
 class Block(nn.Module):
