@@ -22,7 +22,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -49,7 +49,7 @@ from manyheads.measurement.corpus_run import (
 from manyheads.models import LoadedModel, Loading
 from manyheads.private_names import ray_on_loopback
 from manyheads.progress import Progress, ShowProgress, shows_progress
-from manyheads.statistics import Statistic, Survey
+from manyheads.statistics import Statistic, Survey, named
 from manyheads.texts import Document, Sinks
 
 ADDRESS_SECONDS = 15.0  # in which an address must answer
@@ -120,8 +120,8 @@ class Engine:
         Errors: as of `measure`; EngineError; LostProcessError where no actor is left, or one chunk ends all of them.
         """
         assert what.watch is None, "no function of this process can watch what others measure"
-        request = partial(RunRequest, statistics=what.statistics, long=what.long, sinks=what.sinks, kinds=what.kinds,
-                          reading=what.reading)  # fmt: skip
+        request = partial(RunRequest, statistics=by_value(what.statistics), long=what.long, sinks=what.sinks,
+                          kinds=what.kinds, reading=what.reading)  # fmt: skip
         return self.run_over(
             corpus, what.lm.loading or what.lm, request, what.survey, resume, progress, chosen=what.chosen
         )
@@ -271,6 +271,22 @@ def _loaded(load: Callable[[], LoadedModel], num_threads: int) -> LoadedModel:
     return load()
 
 
+def by_value(statistics: Wanted) -> Wanted:
+    """The same for other processes: of a statistic of one's own, a pickle has its meaning and not its functions."""
+    if isinstance(statistics, str) or callable(statistics):
+        return statistics
+    makers = [
+        one if isinstance(one, str) or named(one.name) is one
+        else partial(Statistic, **{each.name: getattr(one, each.name) for each in fields(one)})
+        for one in statistics
+    ]  # fmt: skip
+    return partial(_made, makers)
+
+
+def _made(makers: Sequence[str | Statistic | Callable[[], Statistic]], survey: Survey) -> list[str | Statistic]:
+    return [maker() if callable(maker) else maker for maker in makers]
+
+
 @contextmanager
 def sent(what: str) -> Generator[None]:
     """Errors: EngineError for what cannot be pickled, in one line: Ray's own message has a page."""
@@ -354,7 +370,7 @@ def measure(
     Errors: as of `mh.measure`; EngineError where Ray is missing, does not answer or has no room.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
-    request = partial(RunRequest, statistics=statistics, long=long, sinks=sinks, kinds=kinds, reading=reading)
+    request = partial(RunRequest, statistics=by_value(statistics), long=long, sinks=sinks, kinds=kinds, reading=reading)
     if isinstance(model, LoadedModel):
         loading: Callable[[], LoadedModel] | LoadedModel = model.loading or model
     else:

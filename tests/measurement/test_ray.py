@@ -390,7 +390,7 @@ def halves(facts):
     rows = facts.rows[:, None].double()
     return PerText((facts.layer.lse.double().sigmoid() * rows / share).sum(-1), rows.sum(-1))
 
-own = [Statistic("own", "share", (0.0, 1.0), "a test", "a test", lambda _: (), halves)]
+own = [Statistic(name="own", unit="share", range=(0.0, 1.0), needs=(), finish=halves)]
 
 def metric(outputs, inputs, weight=(lambda x: x / share)):
     return weight(outputs.last_hidden_state[:, 0, 0].double())

@@ -222,7 +222,7 @@ def _ray_rows(rows: Any) -> Iterator[Mapping[str, Any]]:
     # own context is its owner's.
     rows = rows.copy(rows, _deep_copy=True)
     rows.context.execution_options.preserve_order = True
-    return rows.iter_rows()
+    return iter(rows.iter_rows())
 
 
 def _documents(texts: Iterable[object]) -> Iterator[Document]:
