@@ -161,8 +161,8 @@ def site(tmp_path, monkeypatch):
     info = tmp_path / "manyheads.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(METADATA, encoding="utf-8")
-    for module in (doctor, failed_imports):
-        monkeypatch.setattr(module, "distribution", lambda name: PathDistribution(info))
+    monkeypatch.setattr(doctor, "distribution", lambda name: PathDistribution(info))
+    monkeypatch.setattr(failed_imports, "requirements", lambda: PathDistribution(info).requires)
     spans.cache_clear()
     yield tmp_path
     spans.cache_clear()
@@ -181,8 +181,8 @@ def installed(site, monkeypatch):
                 raise PackageNotFoundError(name)
             return here[name]
 
-        for module in (doctor, failed_imports):
-            monkeypatch.setattr(module, "version", found)
+        monkeypatch.setattr(doctor, "version", found)
+        monkeypatch.setattr("importlib.metadata.version", found)
 
     install()
     return install
@@ -311,8 +311,8 @@ def test_manyheads_that_is_not_installed_or_another_version_is_said(installed, m
     def none(name):
         raise PackageNotFoundError(name)
 
-    for module in (doctor, failed_imports):
-        monkeypatch.setattr(module, "distribution", none)
+    monkeypatch.setattr(doctor, "distribution", none)
+    monkeypatch.setattr(failed_imports, "requirements", list)
     spans.cache_clear()
     monkeypatch.setattr(doctor, "devices", lambda: [])
     monkeypatch.setattr(doctor, "bundled", lambda: [])

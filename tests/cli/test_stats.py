@@ -87,8 +87,8 @@ def test_statistics_of_ones_own_are_measured_and_held_against_their_definitions(
         (f"{name}:Maximum", "that is a type: name a Statistic, or a list of them"),
     ):  # fmt: skip
         assert_refused(run("stats", TEXT, "--statistics", statistics, "--check"), words)
-    beside = run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--save", "table.csv")
-    assert_refused(beside, "--check measures nothing beside it: leave --save out")
+    beside = run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--out", "table.csv")
+    assert_refused(beside, "--check measures nothing beside it: leave --out out")
     # A relation of a treebank may have a colon too, and goes on with a point.
     assert_refused(run("stats", TEXT, "--statistics", "nmod:poss.to_governor"), "these texts lack that annotation")
 

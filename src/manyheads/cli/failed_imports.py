@@ -88,18 +88,23 @@ def module_of(package: str) -> str:
     return MODULES.get(package, package.replace("-", "_"))
 
 
+def requirements() -> list[str]:
+    """What our metadata asks for; nothing where manyheads is not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution  # as above
+
+    try:
+        return distribution(NAME).requires or []
+    except PackageNotFoundError:
+        return []
+
+
 @cache
 def spans() -> Mapping[str, str]:
     """Every package that our metadata names, extras included, and the versions of it that are needed (">=2.11,<3").
 
     Empty where manyheads is not installed.
     """
-    from importlib.metadata import PackageNotFoundError, distribution  # as above
-
-    try:
-        lines = distribution(NAME).requires or []
-    except PackageNotFoundError:
-        lines = []
+    lines = requirements()
     # name, [extras], versions; then a marker, such as the extra of ours that needs it
     parts = [re.findall(r"([\w.-]+)(?:\[.*?\])?([^;]*)", line)[0] for line in lines]
     # >= before <

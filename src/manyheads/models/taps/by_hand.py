@@ -48,6 +48,7 @@ BY_CELL = {
     "mul", "multiply", "rmul", "imul", "div", "divide", "true_divide", "truediv", "itruediv", "add", "radd", "iadd",
     "sub", "subtract", "rsub", "isub", "neg", "masked_fill", "where", "setitem", "max", "maximum",
 }  # fmt: skip
+SUMS = {"add", "radd", "iadd", "sub", "subtract", "rsub", "isub"}
 IN_ORDER = {"view", "reshape", "flatten", "unflatten", "unsqueeze", "squeeze", "view_as", "reshape_as", "getitem"}
 UNCHANGED = {
     "to", "float", "half", "bfloat16", "double", "type", "type_as", "contiguous", "clone", "detach", "requires_grad",
@@ -315,7 +316,7 @@ def _follow(
             trains = named.get("training", named.get("train", True))
             dropped = max(node.dropout, float(named.get("p", 0.5)) if trains else 0.0)
             MAPS.remember(result, replace(node, dropout=dropped))
-        elif name in STEPS:
+        elif name in STEPS and (node.scores is not None or name not in SUMS):  # a softmax of its own is not followed on
             MAPS.remember(result, node)
         elif name in MIXING and result.ndim >= 2:
             why = f"{'an exchange of axes' if name == 'get' else name} changes its weights before they read values"
