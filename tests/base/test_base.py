@@ -26,6 +26,7 @@ from manyheads.base import (
     parts_folder,
     percent,
     plain,
+    quoted,
     whole,
 )
 from manyheads.base.parts_folder import locked
@@ -280,3 +281,13 @@ def test_a_notebook_shows_recordings_and_tables_as_tables(minilm):
 )  # fmt: skip
 def test_a_share_in_words_rounds_half_away_from_zero_and_is_no_0_above_0(share, decimals, words):
     assert percent(share, decimals) == words
+
+
+def test_quoted_text_is_one_line_that_a_shell_gives_back(rng):
+    kinds = "aZ09 '\"\\$`!\n\t\r\x1b\x7f\xa0\u2028é漢🙂#~*-"
+    drawn = ["".join(kinds[index] for index in rng.choice(len(kinds), size=length)) for length in range(1, 30)]
+    texts = ["it's", "plain words", "-x", *drawn]
+    assert quoted("it's") == '"it\'s"' and all(len(quoted(text).splitlines()) == 1 for text in texts)
+    script = "printf '%s\\0' " + " ".join(map(quoted, texts))
+    out = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode()
+    assert out.split("\0")[:-1] == texts

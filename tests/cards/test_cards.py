@@ -162,14 +162,14 @@ def test_link_of_a_map_is_of_a_row_that_sees_several_tokens(small, monkeypatch):
     of_model, label = Measured(small[0]), role("sink the first token", 0.9, 0.1, "first_mass")
     with unchecked():
         vars(of_model)["labels"] = SimpleNamespace(role_of=lambda head: label, sinks=Sinks())
-        shown, mean = of_model.shown(Head("", 1, 2))
-    assert len(shown) == 3 and all(one.query > 0 and one.key == 0 for one in shown)
+        shown = of_model.shown(Head("", 1, 2))
+    assert len(shown) == 12 and all(one.query > 0 and one.key == 0 for one in shown)
     for one in shown:  # the label's own share: of the rows behind the first, what goes to the first token
         rows = of_model.weights(Head("", 1, 2), one.place)[1:]
         assert one.share == pytest.approx(float(rows[:, 0].mean())) and one.weight == pytest.approx(
             float(rows[:, 0].max())
         )
-    assert 0 < mean <= shown[-1].share <= shown[0].share < 1
+    assert 0 < shown[-1].share <= shown[0].share < 1
 
 
 def test_maps_are_those_of_the_model_itself(small):

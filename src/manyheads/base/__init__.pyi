@@ -21,4 +21,5 @@ from .text import one_of as one_of
 from .text import percent as percent
 from .text import plain as plain
 from .text import plural as plural
+from .text import quoted as quoted
 from .text import whole as whole

@@ -105,6 +105,25 @@ def brief(words: str) -> str:
     return line if len(line) <= REPR_CHARACTERS else f"{line[: REPR_CHARACTERS - 5].rstrip(' ,;:')} ...)"
 
 
+def quoted(text: str) -> str:
+    """The text as a shell takes it, on one line; in double quotes where that is simple: they survive an apostrophe.
+
+    >>> print(quoted("it's"), quoted("a\\nb"))
+    "it's" $'a\\nb'
+    """
+    if text.isprintable():
+        return f'"{text}"' if not set(text) & set('"\\$`!') else "'" + text.replace("'", "'\\''") + "'"
+    # bash and zsh read these within $'...'
+    named = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t"}
+    escaped = (named.get(char) or (char if char.isprintable() else _bytes(char)) for char in text)
+    return f"$'{''.join(escaped)}'"
+
+
+def _bytes(char: str) -> str:
+    """A character that no terminal shows, as its UTF-8: three octal digits a byte, so that none joins the next."""
+    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
 def one_of(
     name: str,
     value: object,

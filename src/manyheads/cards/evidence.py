@@ -253,14 +253,14 @@ class Measured:
         words = (tokens.ordinary & ~tokens.sink)[place, :count]
         return words[None].expand(count, count) & ~torch.eye(count, dtype=torch.bool)
 
-    def shown(self, head: Head) -> tuple[list[Shown], float]:
-        """The texts of the pool on which the head does most of what its label says, and the mean over the pool.
+    def shown(self, head: Head) -> list[Shown]:
+        """How much of what its label says a head does on each text of the pool with at least `ROWS` rows that can.
 
-        Without a label that says where: those in which it looks at words most, besides itself and the sinks. The link
-        is of a row that sees several tokens. The mean is over the texts with at least `ROWS` rows that can see such.
+        The most comes first. Without a label that says where: how much it looks at words, besides itself and the
+        sinks. The link is of a row that sees several tokens.
         """
         if self.pool is None or head.stack == CROSS:
-            return [], 0.0
+            return []
         role = None if self.labels is None else self.labels.role_of(head)
         texts: list[Shown] = []
         for place in range(len(self.pool_texts)):
@@ -274,10 +274,7 @@ class Measured:
             telling = weights * cells * ordinary[:, None]
             query, key = divmod(int(telling.argmax()), len(weights))
             texts.append(Shown(place, share, query, key, float(weights[query, key])))
-        if not texts:
-            return [], 0.0
-        mean = float(np.mean([one.share for one in texts]))
-        return sorted(texts, key=lambda one: -one.share)[:MAPS], mean
+        return sorted(texts, key=lambda one: -one.share)
 
 
 def says_where(role: HeadRole | None) -> bool:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from manyheads.base import first_line, plural
-from manyheads.cards.evidence import TEXTS, Measured, says_where
+from manyheads.base import first_line, plural, quoted
+from manyheads.cards.evidence import MAPS, TEXTS, Measured, says_where
 from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.remembered import folder_of, keep, remembered
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
-from manyheads.circuits.why import why
+from manyheads.circuits.why import LEAST_SHARE, NO_STORY, why
 from manyheads.circuits.writes import writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
@@ -29,7 +29,7 @@ from manyheads.texts import readable
 PARTNERS = 4  # heads that are listened to, and that listen
 LEAST_Z = 2.0  # of a partner: what is less is chance
 NEIGHBOURS = 4
-WRITERS, LEAST = 3, 0.02  # of a weight's side, and the least share of one that is shown, in nats
+WRITERS = 3  # of a weight's side
 EXAMPLES, TOKENS = 3, 5  # tokens of which it is shown what is written, and how many of these
 LINES = 12  # of "where does it look"
 ALWAYS = (
@@ -144,7 +144,7 @@ def card_of(measured: Measured, head: Head) -> Card:
     place = f"head {head.index} of {site.num_heads} in layer {head.layer} of {len(of_stack)}, both counted from 0"
     if site.num_kv_heads < site.num_heads:
         place += f"; key/value head {group}, shared with {', '.join(sharing)}"
-    notes = {"python": prelude_of(lm.name)}
+    notes = {"python": prelude_of(lm.name), "terminal": f"manyheads card {head} --model {measured.name}"}
     if measured.labels is not None:
         notes["labels"] = f"{measured.labels.num_texts:,} {measured.labels.texts_are}; {measured.labels.because}"
     return Card(
@@ -158,17 +158,20 @@ def _section(name: str, facts: Sequence[Fact], command: str, note: str = "") -> 
 
 
 def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
-    shown, mean = measured.shown(head)
+    shown = measured.shown(head)
+    if not shown:
+        return ()
+    mean = sum(one.share for one in shown) / len(shown)
+    of_texts = f"{mean:.0%} in the mean of {plural(len(shown), 'short text')}"
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
     of_label = "does what its label says" if says_where(role) else "goes to words, besides itself and sinks"
-    for one in shown:
+    for one in shown[:MAPS]:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
         thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
-        of_pool = f"{mean:.0%} in the mean of {plural(len(measured.pool_texts), 'short text')}"
-        words = f"{one.share:.0%} of its attention here {of_label}; {of_pool}"
+        words = f"{one.share:.0%} of its attention here {of_label}; {of_texts}"
         out.append(
             TextMap(
                 text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
@@ -184,15 +187,6 @@ def _thousandths(row: Sequence[float]) -> tuple[int, ...]:
     while values and not values[-1]:
         values.pop()
     return tuple(values)
-
-
-def quoted(text: str) -> str:
-    """The text as a shell takes it, on one line."""
-    if not text.isprintable():
-        # bash and zsh read these within $'...'
-        named = {"\\": r"\\", "'": r"\'", "\n": r"\n", "\t": r"\t"}
-        return "$'" + "".join(named.get(char, char) for char in text) + "'"
-    return f'"{text}"' if not set(text) & set('"\\$`!') else "'" + text.replace("'", "'\\''") + "'"
 
 
 def _looks(measured: Measured, head: Head) -> Section:
@@ -229,7 +223,7 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
     facts = [Fact(pair, rounded(answer.log_odds), "log-odds", words=words)]
     for side, table in (("query", answer.query), ("key", answer.key)):
         for row in sorted(table, key=lambda row: -row.share)[:WRITERS]:
-            if row.share < LEAST:
+            if row.share < LEAST_SHARE:
                 continue
             looks = "" if row.looks_at is None else f"looks at {row.looks_at!s} {row.looks_at.weight:.2f} itself; "
             rivals = "at the rivals; " if row.at_rivals is not None and row.at_rivals > row.share / 2 else ""
@@ -239,8 +233,8 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
                      head=row.writer if row.kind == "head" else "")
             )  # fmt: skip
     note = "each side's shares add up to what was written; a share is of this weight, with norms held"
-    if answer.weight < 0.05:
-        note = f"a weight under 0.05 is no story; {note}"
+    if answer.weight < NO_STORY:
+        note = f"a weight under {NO_STORY:g} is no story; {note}"
     return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
 
 

@@ -24,7 +24,7 @@ from typer.models import OptionInfo
 
 from manyheads import corpora, inputs, machine, models, roles
 from manyheads import texts as text_data
-from manyheads.base import no_access
+from manyheads.base import no_access, quoted
 from manyheads.cli import completion, start
 from manyheads.cli.terminal.console import shortened
 from manyheads.cli.terminal.progress import ProgressLine
@@ -406,11 +406,6 @@ def _stdin_waits() -> bool:
         return stat.S_ISREG(mode) or (stat.S_ISFIFO(mode) and bool(select.select([descriptor], [], [], 0)[0]))
     except (OSError, ValueError):
         return False
-
-
-def quoted(text: str) -> str:
-    """The text as a shell takes it, in double quotes where that is simple: they survive an apostrophe."""
-    return f'"{text}"' if not set(text) & set('"\\$`!\n') else shlex.quote(text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from manyheads.base import Json, brief, percent, plain, plural
 from manyheads.circuits.says.stream import Addition, Norm, additions
+from manyheads.circuits.why import LEAST_SHARE
 from manyheads.errors import HeadError, ManyHeadsError, ShapeError, TextError
 from manyheads.heads import Head, HeadLike
 from manyheads.models import LoadedModel
@@ -763,6 +764,7 @@ def page_table() -> str:
         "FOUND": FOUND,
         "NOTED": NOTED,
         "LEAST_KEYS": LEAST_KEYS,
+        "LEAST_SHARE": LEAST_SHARE,
     }
     lines = [
         "// Made from manyheads.circuits.says.outputs by `make web` (a test holds it): what a head says, in words.",

@@ -4,6 +4,7 @@ from .means import WhyMeans as WhyMeans
 from .means import WriterMean as WriterMean
 from .means import why_means as why_means
 from .question import why as why
+from .result import LEAST_SHARE as LEAST_SHARE
 from .result import NO_STORY as NO_STORY
 from .result import Look as Look
 from .result import PairShare as PairShare

@@ -26,7 +26,7 @@ from manyheads.base import Json, brief, html_table, one_of, plain, plural
 from manyheads.circuits.attribution import EXACT
 from manyheads.circuits.residual import Stream
 from manyheads.circuits.why.reading import TokenNames, call_of, read_along
-from manyheads.circuits.why.result import LEAST, LISTED, NO_STORY
+from manyheads.circuits.why.result import LEAST_SHARE, LISTED, NO_STORY
 from manyheads.circuits.why.row import Row
 from manyheads.circuits.why.sides import Reach, Shares, Side, shares_of
 from manyheads.edits import require_loaded
@@ -141,7 +141,7 @@ class WhyMeans(Tabular, NotIterated):
             lines.append(f"  a weight under {NO_STORY:g} is no story: the head does not look there")
         for side, table in (("query", self.query), ("key", self.key)):
             order = sorted(table, key=lambda row: -abs(row.share))
-            order = [row for row in order if abs(row.share) >= LEAST]
+            order = [row for row in order if abs(row.share) >= LEAST_SHARE]
             signs = ([row for row in order if row.share > 0][:LISTED], [row for row in order if row.share < 0][:LISTED])
             words = [", ".join(_mean_in_words(row) for row in rows) for rows in signs]
             writers = "; ".join(part for part in (words[0], words[1] and f"against: {words[1]}") if part)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 NO_STORY = 0.05
 """Below this weight the head does not look there, and what is said of it explains nothing that the head does."""
 LISTED = 3  # writers of a side in words
-LEAST = 0.02  # nats: what adds less is in no sentence
+LEAST_SHARE = 0.02
+"""Nats: a writer that adds less is in no list and no sentence."""
 
 
 class Place(NamedTuple):
@@ -65,7 +66,7 @@ class PairShare(NamedTuple):
 def in_words(table: Iterable[WriterShare]) -> str:
     """The largest shares for the weight, then those against it."""
     order = sorted(table, key=lambda row: -abs(row.share))
-    order = [row for row in order if abs(row.share) >= LEAST]
+    order = [row for row in order if abs(row.share) >= LEAST_SHARE]
     lists = ([row for row in order if row.share > 0][:LISTED], [row for row in order if row.share < 0][:LISTED])
     words = [", ".join(_row_in_words(row) for row in rows) for rows in lists]
     return "; ".join(part for part in (words[0], words[1] and f"against: {words[1]}") if part) or "nothing stands out"

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import inputs, recording, statistics, texts
-from manyheads.base import Json, percent
-from manyheads.cli.arguments import YOURS, ModelChoice, Source, label_heads, load_model, quoted
+from manyheads.base import Json, percent, quoted
+from manyheads.cli.arguments import YOURS, ModelChoice, Source, label_heads, load_model
 from manyheads.cli.terminal.console import (
     clean,
     emit_document,

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from manyheads import figures, inputs, measurement, recording, studio
 from manyheads import statistics as measures
-from manyheads.base import Json, plural, users_home
+from manyheads.base import Json, plural, quoted, users_home
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
     PICTURE_ENDINGS,
@@ -43,7 +43,6 @@ from manyheads.cli.arguments import (
     check_output,
     label_heads,
     load_model,
-    quoted,
     to_file,
     typed_source,
     way_to_read,

@@ -6,7 +6,7 @@ import shlex
 from typing import Literal
 
 from manyheads.base import percent, plural
-from manyheads.circuits.why import NO_STORY, Look, Place, Why, WriterShare, why
+from manyheads.circuits.why import LEAST_SHARE, NO_STORY, Look, Place, Why, WriterShare, why
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.studio.problems import NotHere, TooLarge
@@ -16,7 +16,6 @@ from manyheads.studio.state.workspace import Workspace
 from manyheads.studio.views.outputs import model_of
 
 MOST_TOKENS = 1_024  # of a text: the graph of a pass over it is held while it is explained
-LEAST = 0.02  # nats: what adds less stands in no sentence
 SAME = 2e-3  # of a weight: between the recording and the pass that explains it
 ROWS = {
     "sink": "the learned sink, which nothing writes",
@@ -130,7 +129,7 @@ def sentence_of(answer: Why) -> str:
     owed: dict[str, str] = {}  # place -> writer
     for table, place in ((answer.query, begin), (answer.key, end)):
         top = max(table, key=lambda row: row.share)
-        if top.share < LEAST:
+        if top.share < LEAST_SHARE:
             continue
         if top.at_rivals is not None and top.at_rivals > top.share / 2:
             place = "the other keys, against them" if answer.against is None else "its rival, against it"

@@ -48,3 +48,4 @@ export const SPREAD = 2.0;
 export const FOUND = 0.25;
 export const NOTED = 0.01;
 export const LEAST_KEYS = 3;
+export const LEAST_SHARE = 0.02;

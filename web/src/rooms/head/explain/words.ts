@@ -1,15 +1,15 @@
 // The rows of a side of a weight that are shown, and how their numbers are written.
 import type { FullCard, WhyAnswer, WhyWriter } from "../../../lib/api/types";
 import { short } from "../../../lib/draw/format";
+import { LEAST_SHARE } from "../../../lib/exact/sentences.generated";
 
 export type Side = "query" | "key";
-const LEAST = 0.02; // nats: what adds less is in no list
 const FOR = 4; // writers for the weight that are listed
 const AGAINST = 2;
 
 /** The largest shares for the weight, then those against it; and what all others give together. */
 export function leading(table: readonly WhyWriter[]): { rows: WhyWriter[]; others: number; rest: number } {
-  const order = [...table].sort((a, b) => Math.abs(b.share) - Math.abs(a.share)).filter(({ share }) => Math.abs(share) >= LEAST);
+  const order = [...table].sort((a, b) => Math.abs(b.share) - Math.abs(a.share)).filter(({ share }) => Math.abs(share) >= LEAST_SHARE);
   const rows = [...order.filter(({ share }) => share > 0).slice(0, FOR), ...order.filter(({ share }) => share < 0).slice(0, AGAINST)];
   const sum = (list: readonly WhyWriter[]) => list.reduce((total, { share }) => total + share, 0);
   return { rows, others: table.length - rows.length, rest: sum(table) - sum(rows) };
