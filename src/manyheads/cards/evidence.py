@@ -272,6 +272,8 @@ class Measured:
             share = float((weights * cells).sum(-1)[rows].mean())
             ordinary = self.tokens.ordinary[place, : len(weights)] & rows
             telling = weights * cells * ordinary[:, None]
+            if (of_words := telling * ~self.tokens.sink[place, : len(weights)]).any():
+                telling = of_words  # a sink among its neighbours tells nothing of a head, unless it is all there is
             query, key = divmod(int(telling.argmax()), len(weights))
             texts.append(Shown(place, share, query, key, float(weights[query, key])))
         return sorted(texts, key=lambda one: -one.share)

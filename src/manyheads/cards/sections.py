@@ -15,7 +15,7 @@ from manyheads.cards.head_card import Card, Fact, Section, TextMap, rounded
 from manyheads.cards.remembered import folder_of, keep, remembered
 from manyheads.cards.sentence import Clause, claim_fact, clauses_of, loss_fact, sentence_of
 from manyheads.circuits.why import LEAST_SHARE, NO_STORY, why
-from manyheads.circuits.writes import writes
+from manyheads.circuits.writes import CLEAR, TraceShare, writes
 from manyheads.corpora import reading_of
 from manyheads.edits import require_loaded
 from manyheads.errors import HeadError, ManyHeadsError, ModelError
@@ -232,7 +232,10 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
                      words=f"{looks}{rivals}without it the weight would be {row.without:.2f}",
                      head=row.writer if row.kind == "head" else "")
             )  # fmt: skip
-    note = "each side's shares add up to what was written; a share is of this weight, with norms held"
+    note = (
+        "each side's shares add up to what was written; a share is of this weight, with norms held; without a writer "
+    )
+    note += "they act anew, so the weight need not fall with a share"
     if answer.weight < NO_STORY:
         note = f"a weight under {NO_STORY:g} is no story; {note}"
     return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
@@ -259,7 +262,7 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
             f"looks for {name}",
             rounded(of.value),
             "-1 to 1",
-            words=f"by its weights; chance within {2 * of.chance:.2f}",
+            words=f"{_way(of)}, by its weights; {within(of.chance)}",
         )
         for name, of in result.matching.items()
     ]
@@ -272,14 +275,20 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
         words = f"from {keys}: {_written(row.promoted, row.suppressed)}"
         label = f"at {shown(row.token)} ({row.position})"
         facts.append(Fact(label, rounded(row.of_layer), "of its layer", words=words))
-    note = f"copying: {within(copying.chance)}; of a token, by weights: {result.notes['source']}"
-    note += f"; read out {result.notes['read out']}"
+    note = f"copying: {within(copying.chance)}; under {CLEAR:g} either way is taken for neither; of a token, by weights: {result.notes['source']}"
+    note += f"; read out {result.notes['read out']}; the blank before a token is not shown"
     if result.positions:
-        note += "; at a token of the first text above: the length of its output over that of its layer's"
+        note += "; at a token of the first text above: the length of its output over that of its layer's, and from "
+        note += "which tokens most of it came: weight times value"
     clause = None
     if does != "neither":
         clause = Clause(result.habit, replace(facts[0], label=result.habit, command=by_weights))
     return _section("writes", facts, command, note), clause
+
+
+def _way(of: TraceShare) -> str:
+    """Whether a head looks for what is asked, in words."""
+    return "neither that nor away from it" if not of.counts else "it does" if of.value > 0 else "it looks away from it"
 
 
 def tokens_in(fact: Fact) -> list[str]:
@@ -365,7 +374,7 @@ def _reach(measured: Measured, head: Head) -> Section:
         distance = values.get("distance")
         if distance is not None:
             facts.append(
-                Fact("how far away it looks on short texts, tokens in the mean", rounded(distance), "tokens",
+                Fact("how far away it looks", rounded(distance), "tokens", words="tokens, in the mean of short texts",
                      command=f"manyheads look --all --model {measured.name}")
             )  # fmt: skip
     return _section("reach", facts, command, note)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from manyheads.models import LoadedModel
 
 WORD_WIDTH = 12
-LABEL = 30  # columns of what a line is
+LABEL = 32  # columns of what a line is
 
 
 def card(
@@ -114,7 +114,7 @@ def _map(one: head_cards.TextMap, role: str, console: Console) -> list[Text]:
     rows = [one.row(query)[:count] for query in range(count)]
     largest = max(map(max, rows))
     link = f"{one.tokens[one.query]} looks at {one.tokens[one.key]} with {one.weight:.0%}"
-    lines = [Text.assemble(("Its map", "bold"), f"  {clean(one.words)}"), Text(clean(link))]
+    lines = [*hanging(Text("Its map  ", "bold"), clean(one.words), console.width), Text(clean(link))]
     for query, row in enumerate(rows):
         name = shortened(one.tokens[query], WORD_WIDTH)
         padding = " " * (WORD_WIDTH - Text(name).cell_len)

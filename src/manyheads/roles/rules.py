@@ -140,7 +140,11 @@ PLACES = {
     "previous token": (-1, "the token before"),
     "next token": (1, "the token after"),
     "self": (0, "the token itself"),
-    **{f"offset {offset:+d}": (offset, f"the token {offset:+d} away") for offset in OFFSETS if abs(offset) > 1},
+    **{
+        f"offset {offset:+d}": (offset, f"the token {abs(offset)} places {'before' if offset < 0 else 'after'}")
+        for offset in OFFSETS
+        if abs(offset) > 1
+    },
 }
 POSITIONAL = tuple(
     Rule(

@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .from_weights import CLEAR as CLEAR
 from .from_weights import MATCHING as MATCHING
 from .from_weights import Ranks as Ranks
 from .from_weights import TraceShare as TraceShare

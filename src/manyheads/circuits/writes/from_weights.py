@@ -43,6 +43,8 @@ MATCHING: dict[Matching, Source] = {"the same token": "token", "the token predic
 DISTANCES = (1, 8, 24)
 DRAWS = 20  # of a shuffled vocabulary: their deviation is good to a sixth
 WORDS = 400
+SURE = 3.0  # deviations of chance
+CLEAR = 0.4  # a trace share nearer to 0 says nothing: among hundreds of heads, chance reaches it
 MOST = 5  # among so many tokens a word counts as copied, or as suppressed
 WORD = re.compile(r"[A-Z]?[a-z]{3,}")
 BLANKS = ("Ġ", "▁")  # how pieces of a vocabulary begin that stand for a word and the blank before it
@@ -59,6 +61,11 @@ class TraceShare(NamedTuple):
 
     value: float
     chance: float
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is far enough from 0, on either side, to say something."""
+        return abs(self.value) >= max(CLEAR, SURE * self.chance)
 
 
 class Ranks(NamedTuple):

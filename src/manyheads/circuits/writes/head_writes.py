@@ -40,8 +40,6 @@ if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a tab
     import pandas as pd
 
 LISTED = 8  # tokens at either end of a table
-SURE = 3.0  # deviations of chance
-CLEAR = 0.4  # a trace share nearer to 0 says nothing: among hundreds of heads, chance reaches it
 OFTEN = 0.05  # of the words: what a head does to fewer of them is no habit
 STRONGEST = 3  # positions
 NOTED = 0.05  # of an output: a key that gave less is not named in words
@@ -96,11 +94,10 @@ class Writes(Tabular, NotIterated):
     @property
     def does(self) -> str:
         """What it does to the token that it looks at, by weights: "promotes", "suppresses" or "neither"."""
-        value, chance = self.copying
-        if abs(value) < max(CLEAR, SURE * chance):
+        if not self.copying.counts:
             return "neither"
-        share = self.ranks.copies if value > 0 else self.ranks.suppresses
-        return "neither" if share < OFTEN else "promotes" if value > 0 else "suppresses"
+        share = self.ranks.copies if self.copying.value > 0 else self.ranks.suppresses
+        return "neither" if share < OFTEN else "promotes" if self.copying.value > 0 else "suppresses"
 
     @property
     def evidence(self) -> str:
@@ -119,16 +116,15 @@ class Writes(Tabular, NotIterated):
         """`does` in words; where that is "neither", which way the weights lean, if they do."""
         if self.does != "neither":
             return f"{self.does} the token it looks at"
-        value, chance = self.copying
-        if abs(value) < max(CLEAR, SURE * chance):
+        if not self.copying.counts:
             return "neither promotes nor suppresses the token it looks at"
-        way, end = ("to", "promoted") if value > 0 else ("against", "suppressed")
+        way, end = ("to", "promoted") if self.copying.value > 0 else ("against", "suppressed")
         return f"leans {way} the token it looks at, which is seldom among the most {end}"
 
     @property
     def looks_for(self) -> Matching | None:
         """What it looks for, by weights: the question with the larger share, where that is beyond chance; else None."""
-        clear = {name: of for name, of in self.matching.items() if of.value >= max(CLEAR, SURE * of.chance)}
+        clear = {name: of for name, of in self.matching.items() if of.value > 0 and of.counts}
         return max(clear, key=lambda name: clear[name].value) if clear else None
 
     def table(self, token: str | int) -> TokenTable:
