@@ -23,9 +23,10 @@ from manyheads.cards import Card, Fact, Section, TextMap, cards, require_writabl
 from manyheads.cards import card as card_of
 from manyheads.cards.evidence import Loss, Measured
 from manyheads.cards.remembered import NOTE, folder_of
+from manyheads.cards.sections import _maps, _way
 from manyheads.cards.sentence import Clause, clauses_of, loss_fact, sentence_of
 from manyheads.circuits.why import why
-from manyheads.circuits.writes import writes
+from manyheads.circuits.writes import TraceShare, writes
 from manyheads.cli.main import main
 from manyheads.corpora import own_corpora, reading_of
 from manyheads.errors import FileAccessError, HeadError, ModelError
@@ -34,6 +35,7 @@ from manyheads.interventions import verdict
 from manyheads.roles import Evidence, find_roles
 from manyheads.roles.compare import head_families
 from manyheads.roles.probes import ask_probes
+from manyheads.roles.rules import PLACES
 from manyheads.texts import Sinks
 from tests.checking import unchecked
 from tests.models.tiny import tiny_llama, tiny_tokenizer
@@ -170,6 +172,24 @@ def test_link_of_a_map_is_of_a_row_that_sees_several_tokens(small, monkeypatch):
             float(rows[:, 0].max())
         )
     assert 0 < shown[-1].share <= shown[0].share < 1
+
+
+def test_link_of_a_head_that_looks_near_is_at_no_sink_that_is_near(small, monkeypatch):
+    """And what stands beside a map says of how many texts its mean is: those in which enough rows can do it."""
+    shorten(monkeypatch)
+    head, of_model, label = Head("", 1, 2), Measured(small[0]), role("local", 0.9, 0.1, "local_mass")
+    with unchecked():
+        vars(of_model)["labels"] = SimpleNamespace(role_of=lambda head: label, sinks=Sinks(first=True))
+        shown, pool = of_model.shown(head), of_model.pool_texts
+        words = {one.words.partition("; ")[2] for one in _maps(of_model, head)}
+    assert all(one.key > 0 and abs(one.query - one.key) <= 3 for one in shown)
+    assert words == {f"{sum(one.share for one in shown) / len(pool):.0%} in the mean of {len(pool)} short texts"}
+    copies = role("duplicate token", 0.9, 0.1, "duplicate_mass")
+    with unchecked():
+        of_model.labels.role_of = lambda head: copies
+        few = len(of_model.shown(head))
+        words = {one.words.rpartition(" mean of ")[2] for one in _maps(of_model, head)}
+    assert 0 < few < len(pool) and words == {f"{few} short text{'s' * (few > 1)}"}
 
 
 def test_maps_are_those_of_the_model_itself(small):
@@ -312,6 +332,21 @@ def test_loss_in_the_sentence_is_the_verdicts(level, change, low, words):
     with unchecked():
         (*_, last) = clauses_of(measured(label, losses={label.head: loss}), label.head, None)
     assert last.words == words and last.fact.words == "..."
+
+
+@pytest.mark.parametrize(
+    ("value", "chance", "words"),
+    [
+        (0.45, 0.06, "it does"), (-0.77, 0.06, "it looks away from it"), (0.39, 0.06, "neither that nor away from it"),
+        (-0.22, 0.05, "neither that nor away from it"), (0.45, 0.16, "neither that nor away from it"),
+    ],
+)  # fmt: skip
+def test_score_of_what_a_head_looks_for_counts_beyond_chance_on_either_side(value, chance, words):
+    assert _way(TraceShare(value, chance)) == words
+
+
+def test_role_at_an_offset_says_on_which_side():
+    assert (PLACES["offset -2"][1], PLACES["offset +3"][1]) == ("the token 2 places before", "the token 3 places after")
 
 
 def test_clauses_without_words_leave_no_trace_in_the_sentence():

@@ -232,10 +232,8 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
                      words=f"{looks}{rivals}without it the weight would be {row.without:.2f}",
                      head=row.writer if row.kind == "head" else "")
             )  # fmt: skip
-    note = (
-        "each side's shares add up to what was written; a share is of this weight, with norms held; without a writer "
-    )
-    note += "they act anew, so the weight need not fall with a share"
+    note = "each side's shares add up to what was written; a share is of this weight, with norms held"
+    note += "; without a writer they act anew, so the weight need not fall with a share"
     if answer.weight < NO_STORY:
         note = f"a weight under {NO_STORY:g} is no story; {note}"
     return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
@@ -275,7 +273,8 @@ def _writes(measured: Measured, head: Head, text: str | None) -> tuple[Section, 
         words = f"from {keys}: {_written(row.promoted, row.suppressed)}"
         label = f"at {shown(row.token)} ({row.position})"
         facts.append(Fact(label, rounded(row.of_layer), "of its layer", words=words))
-    note = f"copying: {within(copying.chance)}; under {CLEAR:g} either way is taken for neither; of a token, by weights: {result.notes['source']}"
+    note = f"copying: {within(copying.chance)}; under {CLEAR:g} either way is taken for neither"
+    note += f"; of a token, by weights: {result.notes['source']}"
     note += f"; read out {result.notes['read out']}; the blank before a token is not shown"
     if result.positions:
         note += "; at a token of the first text above: the length of its output over that of its layer's, and from "
