@@ -165,7 +165,7 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
     of_texts = f"{mean:.0%} in the mean of {plural(len(shown), 'short text')}"
     out: list[TextMap] = []
     role = None if measured.labels is None else measured.labels.role_of(head)
-    of_label = "does what its label says" if says_where(role) else "goes to words, besides itself and sinks"
+    of_label = "does what its label says" if says_where(role) else "goes to other tokens than itself and sinks"
     for one in shown[:MAPS]:
         weights = measured.weights(head, one.place)
         pieces = readable(measured.tokens, one.place)
