@@ -93,7 +93,9 @@ def __getattr__(name: str) -> object:
     if name.isidentifier() and (root / name / "__init__.pyi").exists():
         return import_module(f"{__name__}.{name}")  # mh.circuits, whether or not somebody has imported it
     if (root / f"{name}.py").exists():  # what `from manyheads import units` asks first: answered without a search
-        raise AttributeError(f"module 'manyheads' has no attribute {name!r}: it is a module, `import manyheads.{name}`.")
+        raise AttributeError(
+            f"module 'manyheads' has no attribute {name!r}: it is a module, `import manyheads.{name}`."
+        )
     from manyheads.base import nearest
 
     faces = {} if name.startswith("_") else {

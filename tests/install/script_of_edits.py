@@ -77,7 +77,9 @@ worth = mh.importance(lm, TEXTS, kind=only_strong_links)
 assert (torch.tensor(worth.values) - every).abs().max() < 1e-10 * every.abs().max()
 others = torch.cat([every[: 3 * NUM_HEADS + 5], every[3 * NUM_HEADS + 6 :]])
 apart = (torch.tensor(effect.control, dtype=torch.float64)[:, None] - others).abs().min(1).values
-assert len(effect.control) == CONTROLS and apart.max() < 1e-10 * others.abs().max(), "each control is another head, by hand"
+assert len(effect.control) == CONTROLS and apart.max() < 1e-10 * others.abs().max(), (
+    "each control is another head, by hand"
+)
 
 with mh.applied(lm, mh.Edit("L2 stream", softened)), torch.no_grad():
     got = losses()

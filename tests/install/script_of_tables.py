@@ -14,7 +14,7 @@ import polars as pl
 import torch
 
 import manyheads as mh
-from manyheads import circuits, watching
+from manyheads import watching
 from manyheads.roles import compare
 
 BASES = {"Tabular", "PerHeadResult"}
