@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import manyheads as mh
+from manyheads.measurement import measure_call
+from manyheads.watching import open_history
 
 VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS, TEXTS, STEPS = 31, 24, 30, 5, 3, 7, 12
 
@@ -81,7 +83,7 @@ for number, block in enumerate(model.blocks):
     block.attn.attn_drop.register_forward_pre_hook(lambda _, args, number=number: softmaxes.update({number: args[0]}))
 
 losses, entropies = [], {}
-with mh.watch(model, every=3, logger=writer, log_heads=["L1H3", "L2H0"]) as watch:
+with mh.watch(model, every=3, logger=writer, log_heads=["L1H3", "L2H0"], out="heads.parquet") as watch:
     for step in range(1, STEPS + 1):
         ids = (torch.arange(CONTEXT + 1) * 3 + torch.randint(VOCABULARY, (TEXTS, 1))) % VOCABULARY
         _, loss = model(ids[:, :-1], ids[:, 1:])
@@ -97,6 +99,7 @@ assert sorted(logged) == [1, 3, 6, 9, 12], logged
 assert {tag.rpartition("/")[0] for tag, _ in writer.scalars} >= {"heads/L1H3", "heads/L2H0"}
 entropy_apart = max(abs(value - entropies[step]) / entropies[step] for step, value in logged.items())
 assert entropy_apart < 1e-5, (logged, entropies)
+assert open_history("heads.parquet").steps.tolist() == sorted(logged)
 
 model.eval()
 ids = torch.randint(VOCABULARY, (TEXTS, CONTEXT - 5))
@@ -107,6 +110,9 @@ apart = max(
     for text in range(TEXTS)
 )
 assert apart < 1e-6, apart
+table = measure_call(model, ids, statistics=["first_mass"])
+own = torch.cat([softmaxes[number][..., 0].mean((0, 2)) for number in range(LAYERS)])
+assert abs(torch.tensor(table["first_mass"]) - own).max() < 1e-5, (table["first_mass"], own)
 for number, layer in enumerate(rec.layers):
     site = layer.site
     assert (site.module, site.num_heads, site.causal) == (f"blocks.{number}.attn", HEADS, True), site
