@@ -89,14 +89,18 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
     from pathlib import Path
 
+    root = Path(__file__).parent
+    if name.isidentifier() and (root / name / "__init__.pyi").exists():
+        return import_module(f"{__name__}.{name}")  # mh.circuits, whether or not somebody has imported it
+    if (root / f"{name}.py").exists():  # what `from manyheads import units` asks first: answered without a search
+        raise AttributeError(
+            f"module 'manyheads' has no attribute {name!r}: it is a module, `import manyheads.{name}`."
+        )
     from manyheads.base import nearest
 
     faces = {} if name.startswith("_") else {
-        ".".join(stub.parent.relative_to(Path(__file__).parents[1]).parts): stub
-        for stub in sorted(Path(__file__).parent.glob("*/**/__init__.pyi"))
+        ".".join(stub.parent.relative_to(root.parent).parts): stub for stub in sorted(root.glob("*/**/__init__.pyi"))
     }  # fmt: skip
-    if f"{__name__}.{name}" in faces:  # mh.circuits, whether or not somebody has imported it
-        return import_module(f"{__name__}.{name}")
     offered = re.compile(rf"^from .* import {re.escape(name)} as ", re.MULTILINE)
     for face, stub in faces.items():
         if offered.search(stub.read_text(encoding="utf-8")):

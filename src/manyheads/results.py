@@ -62,8 +62,8 @@ class Tabular(Shown):
     """Base of results that are a table. A subclass has `to_pandas`; the file, Arrow and the notebook's view follow.
 
     polars, DuckDB, pyarrow and all else that speaks the Arrow PyCapsule protocol read a result as it is:
-    `pl.DataFrame(table)`, `pyarrow.table(table)`. polars makes a frame of entries of a result that is also a list
-    (`Roles`, `HeadLinks`): `pl.DataFrame(pyarrow.table(roles))`.
+    `pl.DataFrame(table)`, `pyarrow.table(table)`. None is a `collections.abc.Sequence`, of which polars would make a
+    frame of entries.
     """
 
     def to_pandas(self) -> pd.DataFrame:

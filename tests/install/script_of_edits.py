@@ -3,16 +3,18 @@
 It runs where the wheel is installed (`test_built`), knows manyheads by its documents alone, and prints what it found.
 """
 
+import functools
 import json
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from my_edits import only_strong_links, softened
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import manyheads as mh
 
-NUM_HEADS, NUM_KV_HEADS, CONTROLS = 8, 2, 6
+NUM_LAYERS, NUM_HEADS, NUM_KV_HEADS, CONTROLS = 4, 8, 2, 6
 TEXTS = [
     "def double(value):\n    return value + value\n",
     "def mean(values):\n    total = sum(values)\n    return total / len(values)\n",
@@ -20,7 +22,7 @@ TEXTS = [
     "x = [1, 2, 3]\ny = [x[0], x[1], x[2]]\n",
     "class Cat:\n    def __init__(self, name):\n        self.name = name\n",
 ]
-lm = mh.load("tiny-code", dtype="float64", attn_implementation="eager")
+lm = mh.load("tiny-code", dtype="float64")
 model = lm.model
 
 
@@ -35,50 +37,49 @@ def losses(hooks=()):
         out.append(float(F.cross_entropy(logits[0, :-1], ids[0, 1:])))
     for handle in handles:
         handle.remove()
-    return torch.tensor(out)
+    return torch.tensor(out, dtype=torch.float64)
 
 
 def by_hand(layer, head):
-    """What each text loses where a head keeps its strong links alone: values, map and projection by three hooks."""
+    """What each text loses where a head keeps its strong links alone: its map, values and projection by two hooks."""
     attention, seen = model.model.layers[layer].self_attn, {}
 
-    def keep_values(module, args, output):
-        seen["values"] = output.unflatten(-1, (NUM_KV_HEADS, -1)).transpose(1, 2)
+    def attend(module, args, kwargs):
+        x = kwargs["hidden_states"]
+        projections = (module.q_proj, module.k_proj, module.v_proj)
+        q, k, v = (project(x).unflatten(-1, (-1, module.head_dim)).transpose(1, 2) for project in projections)
+        q, k = apply_rotary_pos_emb(q, k, *kwargs["position_embeddings"])
+        group = head // (NUM_HEADS // NUM_KV_HEADS)
+        scores = q[:, head] @ k[:, group].mT / module.head_dim**0.5
+        weights = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf).softmax(-1)
+        seen["head"] = weights.where(weights > 0.3, 0) @ v[:, group]
 
     def replace(module, args):
-        # The map of this layer depends on nothing that is replaced here: it is that of the pass before.
-        weights = maps[len(seen.setdefault("texts", []))][layer][:, head]
-        seen["texts"].append(1)
-        values = seen["values"][:, head // (NUM_HEADS // NUM_KV_HEADS)]
         heads = args[0].unflatten(-1, (NUM_HEADS, -1)).clone()
-        heads[:, :, head] = weights.where(weights > 0.3, 0) @ values
+        heads[:, :, head] = seen["head"]
         return (heads.flatten(-2),)
 
-    hooks = [
-        (attention.v_proj.register_forward_hook, keep_values),
-        (attention.o_proj.register_forward_pre_hook, replace),
-    ]
-    return losses(hooks) - plain
+    before = functools.partial(attention.register_forward_pre_hook, with_kwargs=True)
+    return losses([(before, attend), (attention.o_proj.register_forward_pre_hook, replace)]) - plain
 
 
-maps = []
-for text in TEXTS:
-    with torch.no_grad():
-        maps.append(model(**lm.tokenizer(text, return_tensors="pt"), output_attentions=True).attentions)
 plain = losses()
 
 effect = mh.effect(lm, mh.Edit("L3H5", only_strong_links), TEXTS, controls=CONTROLS)
 want = by_hand(3, 5)
 assert want.abs().max() > 1e-4, "the edit changes nothing: this proves nothing"
-assert (torch.tensor(effect.per_text) - want).abs().max() < 1e-6, (effect.per_text, want)
+per_text = torch.tensor(effect.per_text, dtype=torch.float64)
+assert (per_text - want).abs().max() < 1e-10 * want.abs().max(), (per_text, want)
 assert effect.low < effect.change < effect.high
 
-every = torch.stack([by_hand(layer, head).mean() for layer in range(len(maps[0])) for head in range(NUM_HEADS)])
+every = torch.stack([by_hand(layer, head).mean() for layer in range(NUM_LAYERS) for head in range(NUM_HEADS)])
 worth = mh.importance(lm, TEXTS, kind=only_strong_links)
-assert (torch.tensor(worth.values) - every).abs().max() < 1e-6
+assert (torch.tensor(worth.values) - every).abs().max() < 1e-10 * every.abs().max()
 others = torch.cat([every[: 3 * NUM_HEADS + 5], every[3 * NUM_HEADS + 6 :]])
-apart = (torch.tensor(effect.control)[:, None] - others).abs().min(1).values
-assert len(effect.control) == CONTROLS and apart.max() < 1e-6, "each control is another head, by hand"
+apart = (torch.tensor(effect.control, dtype=torch.float64)[:, None] - others).abs().min(1).values
+assert len(effect.control) == CONTROLS and apart.max() < 1e-10 * others.abs().max(), (
+    "each control is another head, by hand"
+)
 
 with mh.applied(lm, mh.Edit("L2 stream", softened)), torch.no_grad():
     got = losses()

@@ -137,20 +137,49 @@ sharp_rows = Statistic(
 }
 
 
+def run_script(here, name, *arguments):
+    """What a user's script prints last, run from the empty folder."""
+    (here.place / "script.py").write_text((ROOT / f"tests/install/script_of_{name}.py").read_text(encoding="utf-8"))
+    program = f"import runpy, sys; sys.path.insert(0, '.'); sys.argv[1:] = {arguments}; runpy.run_path('script.py')"
+    return json.loads(here.says(program).splitlines()[-1])
+
+
 @pytest.mark.slow
 def test_script_of_edits_and_statistics_of_ones_own_runs_where_the_wheel_is_installed(wheel, labels, tmp_path):
     """Edits with controls equal hooks that the script writes by hand; then the same functions by the command."""
     here = linked(tmp_path, wheel, (), False, labels)
     for name, text in OF_MINE.items():
         (here.place / name).write_text(text)
-    (here.place / "script.py").write_text((ROOT / "tests/install/script_of_edits.py").read_text(encoding="utf-8"))
-    found = json.loads(here.says("import runpy, sys; sys.path.insert(0, '.'); runpy.run_path('script.py')"))
+    found = run_script(here, "edits")
     options = ("--model", "tiny-code", "--controls", "3", "--json")
     told = here.manyheads("ablate", "L3H5", "--kind", "my_edits:only_strong_links", *options)
     assert told.returncode == 0, told.stderr
     assert found["controls"] == 6 and len(json.loads(told.stdout)["control"]) == 3
     checked = here.manyheads("stats", "--statistics", "my_stats:sharp_rows", "--check", "--model", "tiny-code")
     assert checked.stdout.startswith("sharp_rows is what its definition says of whole maps"), checked.stderr
+
+
+@pytest.mark.slow
+def test_script_of_an_own_nanogpt_watches_it_and_reads_its_softmax(wheel, labels, tmp_path):
+    found = run_script(linked(tmp_path, wheel, (), False, labels), "training")
+    assert found["weights_apart"] < 1e-6 and found["entropy_apart"] < 1e-5
+
+
+@pytest.mark.slow
+def test_script_of_sizes_has_what_each_gpu_holds_of_twelve_models_by_hand(wheel, labels, tmp_path):
+    here = linked(tmp_path, wheel, (), False, labels)
+    assert run_script(here, "sizes", str(here.folder / "bin/manyheads")) == {"models": 12}
+
+
+@pytest.mark.slow
+def test_script_of_tables_reads_every_one_by_polars(wheel, labels, tmp_path):
+    """polars is in no list of ours: pip installs it as a user would, into this environment alone."""
+    here = linked(tmp_path, wheel, (), False, labels)
+    command = [sys.executable, "-m", "pip", "--python", str(here.python), "install", "polars"]
+    installed = subprocess.run(command, capture_output=True, text=True)
+    if installed.returncode:
+        pytest.skip(f"pip finds no polars here: {installed.stderr.strip()[-200:]}")
+    assert len(run_script(here, "tables")) == 17
 
 
 @pytest.mark.slow

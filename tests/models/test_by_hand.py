@@ -5,13 +5,8 @@ Oracle: the module's own softmax, kept by a function mode that knows nothing of 
 
 import copy
 import gc
-import json
 import logging
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +18,6 @@ from torch.overrides import TorchFunctionMode
 import manyheads as mh
 from manyheads.errors import GuardError, ModelError
 from manyheads.measurement import measure_call
-from manyheads.watching import open_history
 from tests.models.own_attention import FORMS, TEN, B, D, H, M, N, NanoGPT, TwoLines
 from tests.refusals import refuses
 
@@ -392,6 +386,53 @@ def test_what_is_declared_is_read_checked_and_edited(fresh):
         torch.testing.assert_close(out, module(x))
 
 
+class OneHead(nn.Module):
+    """A head as a module of its own, as in lectures that build a layer from a list of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(M, D, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        scores = self.query(x) @ self.key(x).transpose(-2, -1) * D**-0.5
+        return F.softmax(scores.masked_fill(~causal(N), float("-inf")), dim=-1) @ self.value(x)
+
+
+class ListOfHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads, self.proj = nn.ModuleList(OneHead() for _ in range(H)), nn.Linear(H * D, M)
+
+    def forward(self, x):
+        return self.proj(torch.cat([head(x) for head in self.heads], dim=-1))
+
+
+class DeclaredHeads(ListOfHeads):
+    def forward(self, x):
+        for name in ("query", "key", "value"):
+            setattr(self, name, torch.cat([getattr(head, name)(x) for head in self.heads], dim=-1))
+        return super().forward(x)
+
+
+def test_heads_that_are_modules_are_layers_of_one_head_or_one_layer_that_is_declared(fresh):
+    module, x = drawn(DeclaredHeads(), fresh).eval(), tokens(fresh)
+    plain = ListOfHeads().eval()
+    plain.load_state_dict(module.state_dict())
+    with Softmaxes() as seen, torch.no_grad():
+        plain(x)
+    want = torch.stack(seen.weights, 1)
+    layers = mh.record_call(plain, x).layers
+    assert [(layer.site.module, layer.site.num_heads) for layer in layers] == [(f"heads.{n}", 1) for n in range(H)]
+    mh.declare(module, q="query", k="key", v="value", out="proj", num_heads=H, causal=True)
+    (layer,) = mh.record_call(module, x).layers
+    assert float((torch.stack([layer.weights(text=t) for t in range(B)]) - want).abs().max()) <= SAME[torch.float32]
+    with torch.no_grad(), mh.applied(module, mh.Ablate("L0H2")):
+        out = module(x)
+    with torch.no_grad():
+        plain.heads[2].value.weight.zero_()
+        torch.testing.assert_close(out, plain(x))
+
+
 def test_a_declaration_that_is_wrong_is_refused(fresh):
     module, x = drawn(Exponentials(), fresh).eval(), tokens(fresh)
     mh.declare(module, q="q", k="k", v="v", num_heads=H)  # not causal
@@ -440,99 +481,3 @@ def test_no_map_is_kept_that_the_module_does_not_keep(fresh):
         assert maps_alive() == trained
         out.sum().backward()
         seen.step()
-
-
-WALK = """
-import json, math, sys
-import torch, torch.nn as nn, torch.nn.functional as F
-import manyheads as mh
-from manyheads.measurement import measure_call
-
-class CausalSelfAttention(nn.Module):
-    def __init__(self, n_embd, n_head, block_size, dropout):
-        super().__init__()
-        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
-        self.attn_dropout, self.resid_dropout = nn.Dropout(dropout), nn.Dropout(dropout)
-        self.n_head, self.n_embd = n_head, n_embd
-        self.register_buffer("bias", torch.tril(torch.ones(block_size, block_size)).view(1, 1, block_size, block_size))
-
-    def forward(self, x):
-        B, T, C = x.size()
-        q, k, v = self.c_attn(x).split(self.n_embd, dim=2)
-        k = k.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        q = q.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        v = v.view(B, T, self.n_head, C // self.n_head).transpose(1, 2)
-        att = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
-        att = att.masked_fill(self.bias[:, :, :T, :T] == 0, float("-inf"))
-        att = F.softmax(att, dim=-1)
-        self.kept = att.detach()
-        y = self.attn_dropout(att) @ v
-        return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C)))
-
-class Block(nn.Module):
-    def __init__(self, n_embd, n_head, block_size, dropout):
-        super().__init__()
-        self.ln_1, self.ln_2 = nn.LayerNorm(n_embd), nn.LayerNorm(n_embd)
-        self.attn = CausalSelfAttention(n_embd, n_head, block_size, dropout)
-        self.mlp = nn.Sequential(nn.Linear(n_embd, 4 * n_embd), nn.GELU(), nn.Linear(4 * n_embd, n_embd))
-
-    def forward(self, x):
-        x = x + self.attn(self.ln_1(x))
-        return x + self.mlp(self.ln_2(x))
-
-class GPT(nn.Module):
-    def __init__(self, vocab_size=65, n_layer=3, n_head=4, n_embd=48, block_size=40, dropout=0.1):
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab_size, n_embd), nn.Embedding(block_size, n_embd)
-        self.h = nn.ModuleList(Block(n_embd, n_head, block_size, dropout) for _ in range(n_layer))
-        self.ln_f, self.lm_head = nn.LayerNorm(n_embd), nn.Linear(n_embd, vocab_size, bias=False)
-
-    def forward(self, idx, targets=None):
-        x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1]))
-        for block in self.h:
-            x = block(x)
-        logits = self.lm_head(self.ln_f(x))
-        loss = None if targets is None else F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return logits, loss
-
-torch.manual_seed(int(sys.argv[1]))
-model, first = GPT(), []
-optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-data = torch.randint(65, (96, 16)).repeat(1, 2)
-with mh.watch(model, every=4, statistics=["entropy", "first_mass"], out="heads.parquet") as seen:
-    for step in range(12):
-        batch = data[8 * step : 8 * step + 8]
-        _, loss = model(batch[:, :-1], batch[:, 1:])
-        loss.backward(); optimizer.step(); optimizer.zero_grad(set_to_none=True)
-        seen.step()
-        if seen.fresh:
-            own = torch.cat([block.attn.kept[..., 0].mean((0, 2)) for block in model.h])
-            first.append(abs(seen.last["first_mass"] - own.double().numpy()).max())
-model.eval()
-rec = mh.record_call(model, data[:5])
-table = measure_call(model, data[:5], statistics=["first_mass"])
-with torch.no_grad():
-    model(data[:5])
-own = [block.attn.kept for block in model.h]
-apart = max(float((layer.weights(text=t) - w[t]).abs().max()) for layer, w in zip(rec.layers, own) for t in range(5))
-measured = abs(table["first_mass"] - torch.cat([w[..., 0].mean((0, 2)) for w in own]).double().numpy()).max()
-with torch.no_grad(), mh.applied(model, mh.Ablate("L2H3")):
-    loss = float(model(data[:5, :-1], data[:5, 1:])[1])
-print(json.dumps({"watched": first, "maps": apart, "measured": measured, "loss": loss,
-                  "sites": [str(layer.site) for layer in rec.layers], "because": rec.layers[0].because}))
-"""
-
-
-@pytest.mark.slow
-def test_a_users_script_watches_a_nanogpt_of_its_own_and_reads_it(fresh, tmp_path):
-    (tmp_path / "train.py").write_text(WALK, encoding="utf-8")
-    seed = str(int(torch.randint(10**6, (), generator=fresh)))
-    env = {**os.environ, "PYTHONPATH": str(Path(mh.__file__).parents[1])}
-    command = [sys.executable, "train.py", seed]
-    run = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
-    assert run.returncode == 0, run.stderr
-    seen = json.loads(run.stdout.splitlines()[-1])
-    assert len(seen["watched"]) == 4 and max(seen["watched"]) < 1e-5
-    assert seen["maps"] < 1e-5 and seen["measured"] < 1e-5 and seen["sites"] == ["L0", "L1", "L2"]
-    assert seen["because"].endswith("computed by the module itself")
-    assert open_history(tmp_path / "heads.parquet").steps.tolist() == [1, 4, 8, 12]

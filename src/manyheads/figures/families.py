@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float64
@@ -46,7 +46,7 @@ def save_families(
     found: HeadFamilies,
     path: str | os.PathLike[str],
     *,
-    roles: Sequence[HeadRole] | None = None,
+    roles: Iterable[HeadRole] | None = None,
     title: str | None = None,
 ) -> None:
     """Draw the map of all heads, and each layer's diversity; .png, .svg or .pdf.
@@ -61,7 +61,7 @@ def save_families(
 def draw_families(
     found: HeadFamilies,
     *,
-    roles: Sequence[HeadRole] | None = None,
+    roles: Iterable[HeadRole] | None = None,
     title: str | None = None,
 ) -> Sheet:
     """The drawing that `save_families` writes."""
@@ -123,7 +123,7 @@ def _by_family(found: HeadFamilies) -> tuple[list[str], list[Key]]:
     return colours, legend
 
 
-def _by_role(found: HeadFamilies, roles: Sequence[HeadRole]) -> tuple[list[str], list[Key]]:
+def _by_role(found: HeadFamilies, roles: Iterable[HeadRole]) -> tuple[list[str], list[Key]]:
     """The same by role, in the palette's order."""
     named = {role.head: role for role in roles}
     if missing := [str(head) for head in found.heads if head not in named]:

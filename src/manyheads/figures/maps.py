@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -153,7 +153,7 @@ class _Layout:
 
 def save_grid(
     maps: PooledMaps,
-    roles: Sequence[HeadRole] | None,
+    roles: Iterable[HeadRole] | None,
     path: str | os.PathLike[str],
     *,
     title: str,
@@ -171,7 +171,7 @@ def save_grid(
 
 def draw_grid(
     maps: PooledMaps,
-    roles: Sequence[HeadRole] | None,
+    roles: Iterable[HeadRole] | None,
     *,
     title: str,
     note: str = "",

@@ -57,9 +57,9 @@ class PerHeadResult(Tabular, NotIterated):
         return (Head.parse(cast("HeadLike", head)) if isinstance(head, str | tuple) else head) in self.heads
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> ndarray:
-        """Refused where a subclass is neither an array nor a sequence: numpy would hide it whole in an array of one
+        """Refused where a subclass is neither an array nor iterated: numpy would hide it whole in an array of one
         object. Errors: HeadError."""
-        if isinstance(self, Sequence):
+        if type(self).__iter__ is not NotIterated.__iter__:
             return np.array([*self], dtype)
         raise HeadError(f"{type(self).__name__} is no array: to_pandas() has its numbers, a row for each head.")
 

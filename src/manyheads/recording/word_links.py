@@ -57,7 +57,7 @@ class HeadLink(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HeadLinks(PerHeadResult, Sequence[HeadLink]):
+class HeadLinks(PerHeadResult):
     """The heads of a model by the weight that each gives from one word of one text to another, the heaviest first.
 
     `links[0]` is the heaviest, `links["L3H1"]` that of a head; `heads` and the rows of the table are in this order.
@@ -78,8 +78,8 @@ class HeadLinks(PerHeadResult, Sequence[HeadLink]):
     @overload
     def __getitem__(self, index: int | HeadLike) -> HeadLink: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[HeadLink]: ...
-    def __getitem__(self, index: int | slice | HeadLike) -> HeadLink | Sequence[HeadLink]:
+    def __getitem__(self, index: slice) -> tuple[HeadLink, ...]: ...
+    def __getitem__(self, index: int | slice | HeadLike) -> HeadLink | tuple[HeadLink, ...]:
         """Errors: HeadError for a head that is not among them; IndexError."""
         return self.links[self.head_place(index)] if isinstance(index, str | Head | tuple) else self.links[index]
 

@@ -15,7 +15,7 @@ Questions stand in families: positions, tokens, syntax in two directions, refere
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -56,7 +56,7 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Roles(PerHeadResult, Sequence[HeadRole]):
+class Roles(PerHeadResult):
     """`labels`, a role for each head; `claims`, a list for each head: one of every rule. `tables` hold all statistics.
 
     `examples[head, role]` are texts of the reporting half on which a head does it most: of every label, and of every
@@ -78,8 +78,8 @@ class Roles(PerHeadResult, Sequence[HeadRole]):
     @overload
     def __getitem__(self, index: int | HeadLike) -> HeadRole: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[HeadRole]: ...
-    def __getitem__(self, index: int | slice | HeadLike) -> HeadRole | Sequence[HeadRole]:
+    def __getitem__(self, index: slice) -> tuple[HeadRole, ...]: ...
+    def __getitem__(self, index: int | slice | HeadLike) -> HeadRole | tuple[HeadRole, ...]:
         """`roles["L2H9"]` is that head's label, `roles[2]` the third. Errors: HeadError; IndexError."""
         return self.labels[self.head_place(index)] if isinstance(index, str | Head | tuple) else self.labels[index]
 
