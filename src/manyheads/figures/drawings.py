@@ -136,7 +136,7 @@ def draw_effect(effect: Effect) -> Sheet:
     )  # fmt: skip
     if ends:
         sheet.curve([(end, 1.0) for end in ends], INK, 2.4, axes=axes)
-    sheet.dots(axes, [(effect.change, 1.0)], INK, 6, 1)
+    sheet.dots(axes, [(effect.change, 1.0)], INK, 6, 1.0)
     if effect.control:
         sheet.dots(axes, [(change, 2.0) for change in effect.control], FADED, 5, 0.6)
     words = f"{effect.metric} ({effect.unit})" if effect.unit else effect.metric
