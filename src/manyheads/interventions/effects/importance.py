@@ -695,8 +695,8 @@ def lowest_heads(
             single = Lowest(worth.lowest(count or 0), "", "no heads share keys", {}, {}, {}, *ranked_by)
             if loss is None:
                 return single
-            each = {lm.spec.select(head): alone[head] for head in worth.ranking()}
-            return _within(lm, inputs, single, _steps("", each, alone, empty_layers), loss, progress)
+            ranking = {lm.spec.select(head): alone[head] for head in worth.ranking()}
+            return _within(lm, inputs, single, _steps("", ranking, alone, empty_layers), loss, progress)
     reading = read(lm, inputs)
     batches = tuple(reading.batches())
     groups = groups_of(lm.spec)
