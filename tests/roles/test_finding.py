@@ -477,11 +477,11 @@ def test_other_code_of_any_package_that_measures_is_another_place_to_remember_la
     lm, sources = mh.load(tiny_bert(), tokenizer=tiny_tokenizer()), inputs.SOURCES
     assert {"attention", "texts", "nn", "recording", "models", "inputs", "corpora"} <= set(sources)
     assert {"statistics", "measurement", "roles"} <= set(sources)
-    places = {page._key(lm)}
+    places = {page.key_of(lm, page.reading_of(lm.name).digest())}
     assert {"base", "spec.py", "heads.py"} <= set(sources)  # which number a layer has, and what others are called
     for package in sources:
         monkeypatch.setattr(inputs, "SOURCES", tuple(each for each in sources if each != package))
-        places.add(page._key(lm))
+        places.add(page.key_of(lm, page.reading_of(lm.name).digest()))
     assert len(places) == 1 + len(sources)
 
 
@@ -494,7 +494,7 @@ def test_labels_and_runs_of_another_attention_or_transformers_are_others(key, mo
 
     def name():
         if key == "labels":
-            return page._key(lm)
+            return page.key_of(lm, page.reading_of(lm.name).digest())
         return str(inputs.inputs_of(lm, inputs.texts_of(corpus), [], "windows", None, False))
 
     names = [name()]

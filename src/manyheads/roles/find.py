@@ -21,7 +21,6 @@ the pass that measures the corpus; where an earlier run has measured it (`resume
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,16 +44,13 @@ from manyheads.measurement.corpus_run import (
     HeadSums,
     RunRequest,
     Wanted,
-    code_digest,
-    inputs_of_model,
-    is_finished,
     require_own,
 )
 from manyheads.models import LoadedModel
 from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
-from manyheads.roles.page_labels import cache_folder
+from manyheads.roles.page_labels import cache_folder, key_of
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.rules import ASKED, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, own_rule, syntax_rules
@@ -149,7 +145,7 @@ def find_roles(
         sources = [Inputs.of(source) for source in (texts, passages, elsewhere) if source is not None]
         folder = _run_folder(lm, sources)
         if isinstance(folder, Path):
-            known = is_finished(folder / FOLDERS["texts"])
+            known = any((folder / FOLDERS["texts"]).glob("finished.*"))  # as `measurement.corpus_run.store` names it
             words = "of an earlier run, kept" if known else "measured now, kept for the next run"
             try:
                 roles = find_roles(
@@ -222,10 +218,8 @@ def _run_folder(lm: LoadedModel, sources: Sequence[Inputs]) -> Path | str:
     keys = [as_corpus(source.texts).key for source in sources]
     if not all(keys):
         return "the texts can be read once only"
-    parts = (*inputs_of_model(lm).values(), code_digest(), *keys, *(source.long for source in sources))
-    name = hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
     try:
-        return cache_folder() / f"run-{name}"
+        return cache_folder() / f"run-{key_of(lm, *keys, *(source.long for source in sources))}"
     except FileAccessError as error:  # no home
         return str(error)
 

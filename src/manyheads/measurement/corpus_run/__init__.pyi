@@ -7,7 +7,6 @@ from .chunks import chunks_of as chunks_of
 from .chunks import code_digest as code_digest
 from .chunks import config_digest as config_digest
 from .chunks import config_of as config_of
-from .chunks import inputs_of_model as inputs_of_model
 from .chunks import read_chunk as read_chunk
 from .driver import ActorLost as ActorLost
 from .driver import Driver as Driver
@@ -22,6 +21,5 @@ from .head_sums import require_whole as require_whole
 from .items import ItemDriver as ItemDriver
 from .items import Items as Items
 from .items import Result as Result
-from .store import is_finished as is_finished
 from .store import require_own as require_own
 from .worker import RunRequest as RunRequest

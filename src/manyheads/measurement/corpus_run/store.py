@@ -405,11 +405,6 @@ FINISHED = "finished.safetensors"
 OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
 
 
-def is_finished(path: Path) -> bool:
-    """Whether a run in this folder came to its end."""
-    return (path / FINISHED).is_file()
-
-
 def require_own(path: Path, names: Sequence[str]) -> None:
     """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
     foreign = [entry for entry in PartsFolder(path).names() if not any(fnmatch(entry, name) for name in names)]
