@@ -68,6 +68,17 @@ def test_progress_is_a_function_true_false_or_what_suits_the_place(monkeypatch):
     assert count(1) is None and count(1, progress=True) is not None
 
 
+def test_recording_of_several_batches_says_how_many_tokens_are_read(minilm):
+    calls, long = [], "A cat sat on the mat. " * 40
+    mh.record(minilm, [*TEXTS, long], progress=lambda *report: calls.append(report))
+    ids = [len(minilm.tokenizer(text)["input_ids"]) for text in (*TEXTS, long)]
+    assert len(calls) > 1 and calls[-1] == (sum(ids), sum(ids)) and {total for _, total in calls} == {sum(ids)}
+    assert calls == sorted(calls)
+    calls.clear()
+    mh.record(minilm, TEXTS[0], progress=lambda *report: calls.append(report))
+    assert calls == [], "one forward pass has nothing to say"
+
+
 def test_verb_within_a_verb_has_no_bar_of_its_own(monkeypatch):
     terminal = terminal_of(monkeypatch)
 

@@ -632,8 +632,9 @@ def test_result_with_a_figure_returns_it_as_matplotlibs(read, tmp_path):
                 continue
             drawn[name] = part.plot(1) if name == "LayerRecord" else part.plot()
     assert drawn.keys() >= {
-        "Attribution", "BackupHeads", "Circuit", "Comparison", "Curve", "HeadCurves", "HeadFamilies", "HeadLinks",
-        "HeadTable", "Importance", "LayerRecord", "Patching", "PooledMaps", "Roles", "Sizing", "WatchedStep",
+        "Attribution", "BackupHeads", "Circuit", "Comparison", "Composition", "CopyingScores", "Curve", "Effect",
+        "HeadCurves", "HeadFamilies", "HeadLinks", "HeadTable", "Importance", "Probe", "RepeatProbe", "RetrievalScores",
+        "LayerRecord", "Patching", "PooledMaps", "Roles", "Sizing", "WatchedStep",
     }  # fmt: skip
     for name, figure in drawn.items():
         assert isinstance(figure, Figure) and min(figure.get_size_inches()) > 1, name

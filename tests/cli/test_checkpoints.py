@@ -93,6 +93,8 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% is less than can go of the 72 heads of minilm",)),
     (("--cache-bytes", "0", "--out", "smaller"), ("--cache-bytes 0: give a number of bytes from 1.",)),
     (("--cache-bytes", "64", "--out", "smaller"), ("--cache-bytes 64: minilm keeps no cache: give --lowest N",)),
+    (("--loss", "nan", "--out", "smaller"), ("--loss nan: give the nats a token by which the loss may rise",)),
+    (("--loss", "0.1", "--out", "smaller"), ("metric='loss' needs a model that predicts the next token",)),
     (("L5H1", "--lines", "--out", "smaller"), ("--lowest ranks heads by",)),
     (("L5H1", "--way", "anywhere", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
     (("L5H1", "--estimator", "gradient", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
@@ -144,6 +146,13 @@ def test_the_card_speaks_of_groups_where_whole_groups_go(run, tmp_path):
     said = f"{2 * size} of {len(spec.heads)} heads are gone, 0 to {size} of a layer (the least groups of all layers, "
     assert said in ran.out or said.replace(f"0 to {size}", f"0 to {2 * size}") in ran.out
     assert f"); the cache shrinks by {100 * 2 / groups:.0f} %." in ran.out
+    ran = run(*line, "--loss", "100.5", "--way", "anywhere")  # all but a group of each layer
+    assert ran.code == 0, ran.err
+    assert (
+        "as many as the loss allows); the cache shrinks by" in ran.out
+        and "by bisection, measured on 3 texts" in ran.out
+    )
+    assert "of at most +100.5; no more can go), 3 evaluations" in ran.out
     ran = run(*line, "--lowest", str(groups), "--way", "each-group")
     assert ran.code == 0, ran.err
     assert "the cache stays as it is, since no key/value head lost all heads that read it." in ran.out

@@ -709,11 +709,28 @@ def test_what_a_causal_model_cannot_see_is_said_and_null_in_json(run, gpt2_folde
         ([SENTENCE, "--from", "its"], "there is no word 'its' in this text: did you mean 'it'?"),
         (["the cat saw the dog", "--to", "the"], "'the' is in this text 2 times. Say which: 'the#1' (the cat saw)"),
         ([SENTENCE, "--from", "it", "--html", "x.html"], "--html shows all links: give one or the other."),
-        (["the cat sat. " * 300, "--from", "cat"], "is read in 3 windows: ask about a sentence of it, or add --trunc"),
+        (["the cat sat. " * 300, "--from", "cat"], "times. Say which: 'cat#1'"),
+        (
+            ["one " + "the cat sat. " * 300 + "two", "--from", "one", "--to", "two"],
+            "no window holds both 'one' and 'two'",
+        ),
+        (["the cat sat. " * 300, "--from", "cats"], "there is no word 'cats' in any: the text is longer"),
     ],
 )
 def test_what_cannot_be_asked_is_one_line_and_exit_2(run, line, message):
     assert_refused(run("look", *line), message)
+
+
+def test_a_long_text_answers_from_the_window_that_holds_both_words(run, minilm):
+    text = f"{'the cat sat. ' * 170}{SENTENCE} {'the cat sat. ' * 170}"
+    windows = read(minilm, text).pieces
+    ran = run("look", text, "--from", "animal", "--to", "street", "--json")
+    assert ran.code == 0, ran.err
+    said = json.loads(ran.out)
+    number = int(re.search(r"This is window (\d) of the (\d)", said["notes"]["window"])[1]) - 1
+    links = mh.record(minilm, text).heads_linking("animal", "street", text=number)
+    assert f"of the {len(windows)} in" in said["notes"]["window"] and number in range(1, len(windows))
+    assert [row["weight"] for row in said["heads"]] == pytest.approx([link.weight for link in links], abs=1e-5)
 
 
 def test_in_ascii_the_arc_is_ascii(run, monkeypatch):

@@ -54,7 +54,11 @@ def test_heads_and_questions_are_what_the_library_found(run, page_file, minilm):
 
 def test_json_and_the_saved_table_hold_every_claim(run):
     Path("few.txt").write_text("\n".join(page_texts()[:6]) + "\n", encoding="utf-8")
-    ran = run("roles", "--corpus", "few.txt", "--lines", "--json", "--out", "claims.csv")
+    line = ("roles", "--corpus", "few.txt", "--lines", "--json")
+    assert "numbers of the corpus: measured now, kept for the next run in " in run(*line).err
+    assert "numbers of the corpus: of an earlier run, kept in " in run(*line, "--ask", "induction").err
+    ran = run(*line, "--no-cache", "--out", "claims.csv")
+    assert "numbers of the corpus" not in ran.err
     data, frame = json.loads(ran.out), pd.read_csv("claims.csv")
     assert len(data["claims"]) == len(frame) and data["texts"] == 6 and len(data["heads"]) == 72
     claim = next(each for each in data["claims"] if each["head"] == "L0H2" and each["role"] == "previous token")

@@ -1,6 +1,7 @@
 """`manyheads stats` and `manyheads compare`: what they show is what the library found; bad input is one line."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,25 @@ def test_a_model_compared_with_itself_shows_nothing(run, bert_folder):
     assert ran.code == 0 and ran.lines[0] == "No head differs." and 2 <= len(ran.lines) <= 4
     data = json.loads(run("compare", bert_folder, bert_folder, TEXT, "--statistics", "entropy", "--json").out)
     assert data["num_changed"] == 0 and len(data["heads"]) == 10 and data["statistics"] == ["entropy"]
+
+
+def test_two_heads_are_shown_as_head_shows_them(run, bert_folder):
+    of_model = ("--model", bert_folder, "--json")
+    texts, (one, other) = (
+        [],
+        (run(*line, TEXT, *of_model) for line in (("compare", "L0H1", "L1H0"), ("head", "L0H1", "L1H0"))),
+    )
+    for ran in (one, other):
+        assert ran.code == 0, ran.err
+        texts.append(re.sub(r'"(seconds|because|labels)": [^\n]*', "", ran.out))
+    assert texts[0] == texts[1] and [head["head"] for head in json.loads(one.out)["heads"]] == ["L0H1", "L1H0"]
+    assert_refused(
+        run("compare", "L0H1", "L1H0", "--rows", "3"), "--rows is for two models, and L0H1 and L1H0 are heads"
+    )
+    assert_refused(
+        run("compare", "L0H1", "minilm"), "L0H1 is a head, and minilm is none: give two heads, or two models."
+    )
+    assert_refused(run("compare", "minilm", "minilm", "--model", "minilm"), "--model minilm is for two heads")
 
 
 def test_two_models_are_compared(run, bert_folder, tmp_path):

@@ -21,7 +21,7 @@ from transformers import MistralConfig, MistralForCausalLM, SwinConfig, SwinMode
 
 import manyheads as mh
 from manyheads.edits import METRICS, choose_metric
-from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, StatisticError, TextError
+from manyheads.errors import FileAccessError, HeadError, ManyHeadsError, PlanError, StatisticError, TextError
 from manyheads.inputs import read
 from manyheads.interventions import Importance, costs_of, costs_without, lowest_heads
 from manyheads.interventions.effects import Estimator, Way
@@ -624,6 +624,41 @@ def test_groups_of_many_heads_are_ranked_by_gradient_and_the_ways_are_ablated(lm
     assert lowest_heads(lm, LLAMA_TEXTS, 2 * SIZE, "ablation").groups == exact.groups
     data = got.to_dict()
     assert data["estimator"] == "gradient" and data["frees"]["head"]["cache_bytes_per_token"] == 0
+
+
+@pytest.fixture(scope="module")
+def trained(lm):
+    """The same model after some steps on the texts: every head of an untrained one may be worth less than nothing."""
+    model = copy.deepcopy(lm.model)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    ids = [lm.tokenizer(text, return_tensors="pt").input_ids for text in LLAMA_TEXTS]
+    for _ in range(12):
+        optimizer.zero_grad()
+        sum(model(text, labels=text).loss for text in ids).backward()
+        optimizer.step()
+    return mh.load(model.eval(), tokenizer=lm.tokenizer)
+
+
+def test_as_many_heads_go_as_the_loss_allows_and_the_next_larger_number_is_over_it(trained):
+    """Against surgery on a copy, for every number of the ranked groups."""
+    left, order = dict.fromkeys(range(LAYERS), GROUPS), [[]]
+    for heads in lowest_heads(trained, LLAMA_TEXTS, 2 * SIZE).groups:
+        (layer, _), *_ = pairs(heads)
+        left[layer] -= 1
+        order += [order[-1] + pairs(heads)] if left[layer] else []  # a group of each layer stays
+    rises = [rise(trained, heads) for heads in order]
+    bound = (rises[3] + rises[4]) / 2
+    got = lowest_heads(trained, LLAMA_TEXTS, loss=bound)
+    number = len(got.heads) // SIZE
+    assert pairs(got.heads) == sorted(order[number]) and rises[number] < bound < rises[number + 1]
+    assert (number + 1) * SIZE in got.tried and len(got.tried) == got.to_dict()["evaluations"] <= 3
+    assert got.tried == pytest.approx({size: rises[size // SIZE] for size in got.tried}, abs=2e-5)
+    assert got.after - got.before == pytest.approx(rises[number], abs=2e-5) and f"{bound:+.4g}" in got.because
+    refuses(HeadError, f"not even {next(iter(got.groups))} can go", lowest_heads, trained, LLAMA_TEXTS, loss=0.0)
+    for loss in (-0.01, float("nan"), float("inf")):
+        refuses(PlanError, f"loss={loss}: give the nats a token", lowest_heads, trained, LLAMA_TEXTS, loss=loss)
+    refuses(PlanError, "count=2 and loss=0.1: give one of them", lowest_heads, trained, LLAMA_TEXTS, 2, loss=0.1)
+    refuses(StatisticError, "metric='kl' is", lowest_heads, trained, LLAMA_TEXTS, loss=0.1, metric="kl")
 
 
 def test_numbers_that_cannot_go_are_refused_and_any_can_without_groups(lm):

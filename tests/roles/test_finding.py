@@ -477,11 +477,11 @@ def test_other_code_of_any_package_that_measures_is_another_place_to_remember_la
     lm, sources = mh.load(tiny_bert(), tokenizer=tiny_tokenizer()), inputs.SOURCES
     assert {"attention", "texts", "nn", "recording", "models", "inputs", "corpora"} <= set(sources)
     assert {"statistics", "measurement", "roles"} <= set(sources)
-    places = {page._key(lm)}
+    places = {page.key_of(lm, page.reading_of(lm.name).digest())}
     assert {"base", "spec.py", "heads.py"} <= set(sources)  # which number a layer has, and what others are called
     for package in sources:
         monkeypatch.setattr(inputs, "SOURCES", tuple(each for each in sources if each != package))
-        places.add(page._key(lm))
+        places.add(page.key_of(lm, page.reading_of(lm.name).digest()))
     assert len(places) == 1 + len(sources)
 
 
@@ -494,7 +494,7 @@ def test_labels_and_runs_of_another_attention_or_transformers_are_others(key, mo
 
     def name():
         if key == "labels":
-            return page._key(lm)
+            return page.key_of(lm, page.reading_of(lm.name).digest())
         return str(inputs.inputs_of(lm, inputs.texts_of(corpus), [], "windows", None, False))
 
     names = [name()]
@@ -520,3 +520,26 @@ def test_the_digest_of_our_code_sees_every_file_of_a_package_and_of_its_folders(
         digests.append(inputs.code_digest())
     (deep.parent / "notes.txt").write_text("not code", encoding="utf-8")
     assert len(set(digests)) == 3 and inputs.code_digest() == digests[-1]
+
+
+def test_a_remembered_run_is_not_measured_again_and_a_damaged_one_is(fresh, tmp_path, monkeypatch):
+    monkeypatch.setenv("MANYHEADS_CACHE", str(tmp_path))
+    lm = mh.load(tiny_gpt2(), tokenizer=tiny_tokenizer(special_tokens=False))
+    texts = [" ".join(WORDS[int(i)] for i in torch.randint(len(WORDS), (9,), generator=fresh)) for _ in range(5)]
+    passes = []
+    lm.model.transformer.h[0].register_forward_hook(lambda *_: passes.append(1))
+
+    def roles(texts):
+        passes.clear()
+        found = mh.find_roles(lm, texts, examples=0, remember=True)
+        return found.notes["run"], bool(passes), found.claims_to_pandas().to_json()
+
+    first = roles(texts)
+    assert first[:2] == (f"measured now, kept for the next run in {next(tmp_path.glob('run-*'))}", True)
+    again = roles(texts)
+    assert again[0].startswith("of an earlier run, kept in ") and again[1:] == (False, first[2])
+    assert roles([*texts[1:], texts[0] + " rain"])[1]  # other texts, another run
+    for file in tmp_path.glob("run-*/texts/finished.safetensors"):
+        file.write_bytes(file.read_bytes()[:-9])
+    damaged = roles(texts)
+    assert damaged[0].startswith("measured now, and not kept: ") and damaged[1:] == (True, first[2])

@@ -249,3 +249,22 @@ def test_folders_are_loaded(fresh, tmp_path):
             model.encoder.layer[1].attention.self.query.weight.mul_(-1)
     found = mh.compare(tmp_path / "step-1", str(tmp_path / "step-2"), TEXTS, FEW, labels=False)
     assert {head.head.layer for head in found.changed} == {1} and len(found.changed) == 5
+
+
+def test_model_under_an_edit_is_compared_as_under_a_hook_of_ones_own(fresh):
+    a, _ = pair("gpt2", fresh)
+    b = mh.load(copy.deepcopy(a.model), tokenizer=a.tokenizer, name="b")
+    with mh.applied(b, mh.Edit("L0H2", lambda output: 0.3 * output)):
+        found = mh.compare(a, b, TEXTS, FEW, labels=False)
+    width = b.spec.sites[0].v_dim
+
+    def third(module, args):
+        out = args[0].clone()
+        out[..., 2 * width : 3 * width] *= 0.3
+        return (out,)
+
+    with b.model.get_submodule(b.spec.sites[0].module).c_proj.register_forward_pre_hook(third):
+        by_hand = mh.compare(a, b, TEXTS, FEW, labels=False)
+    pd.testing.assert_frame_equal(found.to_pandas(), by_hand.to_pandas(), atol=1e-5, rtol=1e-4)
+    assert {head.head.layer for head in found.changed} == {1, 2}, "its own layer's maps are before the edit"
+    assert not mh.compare(a, b, TEXTS, FEW, labels=False).changed

@@ -15,6 +15,7 @@ from manyheads.errors import AlertError, HeadError, PlanError
 from manyheads.watching import alerts, open_history, rules_with
 from tests.models.eager import draw
 from tests.models.tiny import VOCAB_SIZE, tiny_gpt2, tiny_llama
+from tests.processes import forked
 from tests.refusals import refuses
 
 NAMES = ["max_logit", "entropy"]
@@ -195,6 +196,41 @@ def test_an_alert_clips_from_the_next_step_on(fresh, tmp_path):
         after.step()
     assert after.last["max_logit"][:6].max() <= limit * 1.001  # of the first layer: later ones read what it changed
     assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+@pytest.mark.slow
+def test_two_processes_raise_the_same_alerts_save_each_its_batch_and_clip_alike(fresh, tmp_path):
+    """Each has half of the texts; what one process sees of all of them is the oracle."""
+    seed, ids = draw(fresh), ids_of(fresh, 4, 9)
+    model, statistics = tiny_llama(seed=seed), ["max_logit"]
+    with mh.watch(model, statistics=statistics) as alone:
+        model(ids)
+        alone.step()
+    largest = dict(zip(map(str, alone.last.heads), alone.last["max_logit"].tolist(), strict=True))
+    limit = sum(sorted(largest.values())[-3:-1]) / 2
+    over = {head: pytest.approx(value, rel=1e-5) for head, value in largest.items() if value > limit}
+
+    def work(rank):
+        model, called = tiny_llama(seed=seed), []
+        how = {"statistics": statistics, "limits": {"max_logit": limit}, "out": tmp_path / "heads.parquet"}
+        with mh.watch(model, every=1, **how, on_alert=["save", "clip", called.append]) as seen:
+            for _ in range(2):
+                model(input_ids=ids[2 * rank : 2 * rank + 2])
+                seen.step()
+        return {
+            "alerts": {str(alert.head): alert.value for alert in called if alert.step == 1},
+            "clipped": sorted(str(one.head) for one in seen.clipped.clipped),
+            "weights": [weight.double().sum().item() for weight in model.state_dict().values()],
+        }
+
+    results = forked(2, tmp_path / "processes", work)
+    assert [result.get("alerts") for result in results] == [over, over]
+    assert results[0]["clipped"] == results[1]["clipped"] and {*results[0]["clipped"]} >= {*over}
+    assert results[0]["weights"] == results[1]["weights"]
+    assert results[0]["weights"] != [weight.double().sum().item() for weight in model.state_dict().values()]
+    for rank in range(2):
+        saved = load_file(tmp_path / "heads.parquet.alerts" / f"step-1-rank-{rank}.safetensors")
+        assert torch.equal(saved["0.input_ids"], ids[2 * rank : 2 * rank + 2])
 
 
 def test_alerts_as_they_are_raised_are_those_of_the_whole_history(fresh, tmp_path):

@@ -49,7 +49,7 @@ from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.weights import weight_by_head
 from manyheads.recording import Layer
 from manyheads.recording.exact_map import window_weights
-from manyheads.results import NotIterated, Tabular
+from manyheads.results import NotIterated, Plotted, Tabular
 from manyheads.spec import CROSS, ModelSpec, Site
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
@@ -73,7 +73,7 @@ class Link(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Composition(Tabular, NotIterated):
+class Composition(Plotted, Tabular, NotIterated):
     """Q-, K- and V-composition of all pairs of heads: `scores[kind][reader, writer]`, in the order of `heads`.
 
     `kind` is "q", "k" or "v". NaN where the writer is not before the reader in the same stream. `scores` are 0 to 1,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 from rich.text import Text
 
-from manyheads import edits, figures, interventions, units
+from manyheads import base, edits, figures, interventions, units
 from manyheads.base import percent
 from manyheads.cli.arguments import (
     DEFAULT_MODEL,
@@ -490,9 +490,14 @@ LOWEST_HELP = (
 CACHE_HELP = (
     "Instead of --lowest: as many of the least important as free so many bytes of cache a token, in whole groups."
 )
+LOSS_HELP = (
+    "Instead of --lowest: as many of the least important as let the loss on the texts rise by at most so much, in nats "
+    "a token."
+)
 WAYS_HELP = (
     "For --lowest, where heads share keys and values: each-layer (as many groups of each), anywhere (the least groups) "
-    "or each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N."
+    "or each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N; for "
+    "--loss, anywhere."
 )
 RANKS_HELP = "For --lowest: ablation (exact) or gradient. auto: ablation of up to 100 heads, the gradient of more."
 ONLY_HELP = (
@@ -510,6 +515,7 @@ def prune(
     ] = None,
     lowest: Annotated[str | None, typer.Option("--lowest", metavar="N", help=LOWEST_HELP)] = None,
     cache_bytes: Annotated[int | None, count_option("--cache-bytes", help=CACHE_HELP)] = None,
+    loss: Annotated[float | None, typer.Option("--loss", metavar="NATS", help=LOSS_HELP)] = None,
     way: Annotated[str | None, typer.Option("--way", metavar="NAME", help=WAYS_HELP)] = None,
     estimator: Annotated[str, typer.Option("--estimator", metavar="NAME", help=RANKS_HELP)] = "auto",
     file: TextsFile = None,
@@ -537,6 +543,7 @@ def prune(
         (heads, f"HEADS ({heads!r})"),
         (lowest, f"--lowest {lowest}"),
         (cache_bytes, f"--cache-bytes {cache_bytes}"),
+        (loss, f"--loss {loss}"),
     )
     requested = [words for value, words in choices if value is not None]
     if len(requested) > 1:
@@ -546,6 +553,11 @@ def prune(
         raise PlanError(f"--cache-bytes {cache_bytes}: give a number of bytes from 1.")
     if not requested:
         raise PlanError('say which heads, as in manyheads prune "L3H7, L4H0-1", or how many: --lowest N or 25%.')
+    if loss is not None:
+        # Imports torch, for which --help is not to wait.
+        from manyheads.interventions.effects import check_bound
+
+        check_bound("--loss ", loss)
     if out is None:
         raise PlanError("no place to save to: give --out FOLDER.")
     if heads is not None and (file is not None or lines or targets is not None):
@@ -564,31 +576,40 @@ def prune(
     chosen = None
     if heads is None:
         assert texts is not None
-        count = to_remove(lm, how_many, cache_bytes, empty_layers)  # what cannot be is known before reading
-        # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it.
+        # What cannot be is known before reading.
+        count = to_remove(lm, how_many, cache_bytes, empty_layers) if loss is None else None
+        # Heads are chosen on one half of the texts; their loss is measured on the other, which had no part in it. Where
+        # the loss is what is bounded, it is bounded on all of them.
         with talk.step(f"reading the texts: what each of {len(lm.spec.heads)} heads or its group is worth") as progress:
             chosen = interventions.lowest_heads(
                 lm,
-                texts.given[::2],
+                texts.given[::2] if loss is None else texts.given,
                 count,
                 cast("Estimator", estimator),
+                loss=loss,
                 way=None if way is None else cast("Way", way.replace("-", " ")),
                 empty_layers=empty_layers,
                 progress=progress,
             )
         heads = str(chosen.heads)
-        with talk.step("reading the other texts without all of them") as progress:
-            held_out = texts.given[1::2] or texts.given
-            lost = interventions.effect(lm, Ablate(heads), held_out, metric=chosen.metric, progress=progress)
-        span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
-        control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
         scores = (
             f"{lowest_words(chosen, len(lm.spec.heads))} by "
             f"{'zero ablation' if chosen.estimator == 'ablation' else 'gradient'}"
             f"{f', {chosen.because};' if chosen.ways else ','} {chosen.metric} on {chosen.num_texts} of "
-            f"{texts.origin}. On {lost.num_texts} others, all of them gone change {lost.metric} "
-            f"by {lost.change:+.4g}{span}; as many random heads: {control}"
+            f"{texts.origin}. "
         )
+        if loss is None:
+            with talk.step("reading the other texts without all of them") as progress:
+                held_out = texts.given[1::2] or texts.given
+                lost = interventions.effect(lm, Ablate(heads), held_out, metric=chosen.metric, progress=progress)
+            span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
+            control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
+            scores += (
+                f"On {lost.num_texts} others, all of them gone change {lost.metric} "
+                f"by {lost.change:+.4g}{span}; as many random heads: {control}"
+            )
+        else:
+            scores += f"The loss: {bounded_words(chosen)}"
         evidence = f"{scores}. {evidence}" if evidence else scores
     with talk.step(f"removing {heads} and checking what is left"):
         pruned = interventions.prune_heads(lm, heads, empty_layers=empty_layers)
@@ -598,7 +619,9 @@ def prune(
         lowest_groups = {} if chosen is None else {"lowest": chosen.to_dict()}
         emit_document({**pruned.to_dict(), "saved": saved.to_dict(), **lowest_groups})
     else:
-        rows = [*pruned_lines(pruned, saved, chosen), *([] if chosen is None else lowest_lines(chosen))]
+        rows = pruned_lines(pruned, saved, chosen)
+        if chosen is not None:
+            rows += [*([] if loss is None else [("loss", bounded_words(chosen))]), *lowest_lines(chosen)]
         print_whole(f"  {label:<{FACT_WIDTH}}{clean(text)}" if label else clean(text) for label, text in rows)
 
 
@@ -713,6 +736,19 @@ def lowest_words(lowest: Lowest, num_heads: int) -> str:
             f"{num_heads},"
         )
     return f"The {len(gone)} least important of {num_heads} heads"
+
+
+def bounded_words(lowest: Lowest) -> str:
+    """The loss before and after, what was allowed, what the next larger number would cost, and on what that rests."""
+    count = len(lowest.heads)
+    more = min((number for number in lowest.tried if number > count), default=None)
+    no_more = "no more can go" if more is None else f"{more} heads would be {lowest.tried[more]:+.4f}"
+    texts = base.plural(lowest.num_texts, "text")
+    return (
+        f"{lowest.before:.4f} -> {lowest.after:.4f} nats a token ({lowest.tried[count]:+.4f}, of at most "
+        f"{lowest.bound:+g}; {no_more}), {base.plural(len(lowest.tried), 'evaluation')} by bisection, measured on "
+        f"{texts} only, the same that chose the heads: others may lose more"
+    )
 
 
 def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:

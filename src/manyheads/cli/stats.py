@@ -54,6 +54,7 @@ from manyheads.cli.arguments import (
     save_sums,
     to_file,
 )
+from manyheads.cli.head import command as of_head
 from manyheads.cli.roles import command as of_roles
 from manyheads.cli.terminal.console import (
     Column,
@@ -75,7 +76,7 @@ from manyheads.cli.terminal.console import (
     wrapped,
 )
 from manyheads.cli.terminal.progress import ProgressLine
-from manyheads.errors import StatisticError, TextError
+from manyheads.errors import HeadError, ModelError, StatisticError, TextError
 from manyheads.heads import layer_name
 from manyheads.measurement import corpus_run
 from manyheads.progress import Progress
@@ -93,8 +94,9 @@ if TYPE_CHECKING:
 
 
 LIST_HELP = "List the statistics that there are, or those of --statistics; with --corpus also the treebank's."
-FIRST_HELP = "A model: minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub."
-SECOND_HELP = "Another of the same shape, as another checkpoint of the same training."
+FIRST_HELP = "A model: minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub. Or a head, as L3H1."
+SECOND_HELP = "Another of the same shape, as another checkpoint of the same training. Or another head of one model."
+OF_HEADS_HELP = "The model of two heads. Two models are A and B themselves."
 ROWS_HELP = "Compare at most so many rows of each text's maps. Default: all."
 DRY_RUN_HELP = "Measure four batches, and say what all would take and what would refuse it: time, memory, sums."
 CHECK_HELP = "Hold statistics of your own against their definitions, on whole maps of up to 8 texts."
@@ -413,11 +415,14 @@ def compare(
     rows: Annotated[int | None, typer.Option("--rows", metavar="N", min=1, help=ROWS_HELP)] = None,
     complete: Annotated[bool, typer.Option("--all", help="Every head that differs.")] = False,
     out: Annotated[Path | None, to_file("--out", "Write a row a head: .parquet, .csv or .json.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="MODEL", help=OF_HEADS_HELP)] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
     """What differs between the heads of two models of one shape, on the same texts: maps, statistics, labels.
+
+    Two heads of one model, as in L3H1 L5H11, are shown one after the other, as manyheads head does.
 
     Two checkpoints of a training, or a base and a tuned model. The furthest apart come first; a model with itself shows
     nothing.
@@ -428,6 +433,22 @@ def compare(
     from manyheads.roles.compare import READINGS
     from manyheads.roles.compare import compare as compare_models  # as above
 
+    heads = [name for name in (a, b) if of_head.is_head(name) and not Path(name).exists()]
+    if len(heads) == 1:
+        raise HeadError(
+            f"{heads[0]} is a head, and {a if heads[0] == b else b} is none: give two heads, or two models."
+        )
+    if heads:
+        of_models = {"--lines": lines, "--corpus": corpus, "--rows": rows, "--all": complete, "--out": out}
+        of_models["--statistics"] = statistics != "default"
+        if passed := [option for option, value in of_models.items() if value]:
+            raise HeadError(f"{passed[0]} is for two models, and {a} and {b} are heads of one: leave it out.")
+        words = [b, *(text or [])]
+        return of_head.head(a, words, file, model=model or DEFAULT_MODEL, as_json=as_json, device=device, dtype=dtype)
+    if model is not None:
+        raise ModelError(
+            f"--model {model} is for two heads, and A and B are the models that are compared: leave it out."
+        )
     talk = ProgressLine()
     check_output(out, "--out", TABLE_ENDINGS)
     request = requested_statistics(statistics)

@@ -14,6 +14,7 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import few, plural
+from manyheads.circuits import Composition
 from manyheads.errors import HeadError, StatisticError
 from manyheads.figures.attribution import draw_attribution
 from manyheads.figures.circuit import draw_circuit
@@ -28,14 +29,17 @@ from manyheads.figures.patching import draw_patching
 from manyheads.figures.questions import draw_roles
 from manyheads.figures.removal_curve import draw_curve
 from manyheads.figures.sizing import draw_sizing
-from manyheads.heads import HeadLike
+from manyheads.heads import HeadLike, layer_name
+from manyheads.interventions import Effect, verdict
 from manyheads.measurement import PooledMaps
 from manyheads.recording import LayerRecord, PerHeadResult, small_maps
+from manyheads.roles.probes import CopyingScores, HeadScores, Probe, RepeatProbe, RetrievalScores
 from manyheads.roles.words import INK
 from manyheads.watching import HeadCurves
 
 OF_HEADS = ("head", "stack", "layer", "index", "step")  # columns that say what a row is of
 WHOLE, BLOCKS = 512, 256  # tokens up to which every weight of a head's map is drawn, and blocks of a longer text
+MOST_PAIRED = 36  # heads whose pairs are drawn one by one
 WIDTH, HEIGHT, MARGIN = 860, 460, 36
 LEFT, RIGHT, TOP, BOTTOM = 90, 40, 100, 76
 
@@ -118,8 +122,63 @@ def draw_maps(maps: PooledMaps) -> Sheet:
     return draw_grid(maps, None, title=plural(len(maps.heads), "head"))
 
 
+def draw_effect(effect: Effect) -> Sheet:
+    """The change and its interval in ink, above it those of as many random heads."""
+    sheet, bottom = Sheet(WIDTH, TOP + 150), TOP + 90
+    sheet.heading(MARGIN, verdict(effect).words, str(effect))
+    ends = [end for end in (effect.low, effect.high) if end is not None]
+    values = [0.0, effect.change, *ends, *effect.control]
+    ticks = {tick: f"{tick:.4g}" for tick in even_ticks(min(values), max(values))}
+    across = (min(*ticks, *values), max(*ticks, *values))
+    axes = sheet.chart(
+        LEFT, TOP, WIDTH - LEFT - RIGHT, bottom - TOP, across, {1.0: "change", 2.0: "random" if effect.control else ""},
+        ticks=ticks, up=(0.5, 2.5),
+    )  # fmt: skip
+    if ends:
+        sheet.curve([(end, 1.0) for end in ends], INK, 2.4, axes=axes)
+    sheet.dots(axes, [(effect.change, 1.0)], INK, 6, 1.0)
+    if effect.control:
+        sheet.dots(axes, [(change, 2.0) for change in effect.control], FADED, 5, 0.6)
+    words = f"{effect.metric} ({effect.unit})" if effect.unit else effect.metric
+    sheet.text((LEFT + WIDTH - RIGHT) / 2, bottom + 40, f"change of {words}", SMALL, align="center", colour=FADED)
+    return sheet
+
+
+def draw_composition(composition: Composition) -> Sheet:
+    """How far pairs of heads are above chance, readers down, writers across; of many heads layer by layer."""
+    z = np.maximum.reduce([np.nan_to_num(values, nan=-np.inf) for values in composition.z.values()])
+    names, what = [str(head) for head in composition.heads], "heads"
+    if len(names) > MOST_PAIRED:
+        layers = [layer_name(head.stack, head.layer) for head in composition.heads]
+        names, what = list(dict.fromkeys(layers)), "layers (the largest of their heads)"
+        places = [[place for place, layer in enumerate(layers) if layer == name] for name in names]
+        z = np.array([[z[np.ix_(rows, columns)].max() for columns in places] for rows in places])
+    grid = np.where(np.isfinite(z), z, np.nan)
+    title = f"who reads whom: {what}, in standard deviations from chance"
+    note = "Down: readers. Across: writers, which come before them. Each cell: the largest of Q-, K- and V-composition."
+    return draw_cells(names, names, grid, title, str(composition).split("\n")[0], [note])
+
+
+def draw_scores(probe: Probe | RepeatProbe | RetrievalScores | CopyingScores) -> Sheet:
+    """Each head's score less chance, layers down; of random repeats, at the token after the earlier copy."""
+    if isinstance(probe, Probe) and probe.scores is None:
+        raise StatisticError(f"{probe.name} was not asked ({probe.says}): there is nothing to draw.")
+    scores = probe.after if isinstance(probe, RepeatProbe) else getattr(probe, "scores", probe)
+    assert isinstance(scores, HeadScores | CopyingScores)
+    above = scores.score - (scores.chance if isinstance(scores, HeadScores) else 0.0)
+    title = probe.asks if isinstance(probe, Probe) else type(probe).__name__
+    note = "Each head's score less the highest chance level. White: none, or nothing was counted."
+    return draw_cells(*layers_of(scores.heads, above), title, str(probe).split("\n")[0], [note])
+
+
 DRAWINGS: Mapping[str, Callable[..., Sheet]] = {
     "Attribution": draw_attribution,
+    "Composition": draw_composition,
+    "CopyingScores": draw_scores,
+    "Effect": draw_effect,
+    "Probe": draw_scores,
+    "RepeatProbe": draw_scores,
+    "RetrievalScores": draw_scores,
     "Circuit": draw_circuit,
     "Curve": draw_curve,
     "HeadCurves": draw_curves,

@@ -32,6 +32,7 @@ from manyheads.inputs.reading import Reading, decoder_tokens, read
 from manyheads.machine import MEMORY_SHARE, free_bytes
 from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts
 from manyheads.models.taps import EDITED, Observer, Tap, left_out, log, spread
+from manyheads.progress import ShowProgress, shows_progress
 from manyheads.recording import Layer, LayerRecord, Recording, together
 from manyheads.recording.file import LARGE_FILE
 from manyheads.spec import CROSS, DECODER
@@ -45,12 +46,14 @@ LARGE_SCORE = 16.0  # above it, a unit in the last place of a float32 is over 1e
 SPILLS = "this model lets tokens read padding, which is not kept: their rows lack what they gave to it"
 
 
+@shows_progress("recording")
 def record(
     lm: LoadedModel,
     given: InputsLike | Reading,
     *,
     keep: Sequence[Keep] = ("q", "k", "lse"),
     generate: int | None = None,
+    progress: ShowProgress = None,
     **options: Any,
 ) -> Recording:
     """Run texts, pictures or sounds through a loaded model and keep, of every layer, q, k and each row's lse.
@@ -73,10 +76,14 @@ def record(
     the model writes (`generate=n`), read again in one pass. `inputs.media.vision_language` says which models, and how a
     prompt is made. Of ready tensors one batch is recorded.
 
+    `progress`: called with how many tokens are read, and of how many, where texts are several batches, windows among
+    them. What is one forward pass, or one call of generate, has no bar.
+
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
     FileAccessError, ShapeError and RecordingError too.
     """
+    assert not isinstance(progress, bool), "the decorator made a function or None of it"
     recorder = Recorder(keep)
     if misplaced := [name for name in options if name in Inputs.__dataclass_fields__]:
         raise RecordingError(
@@ -102,11 +109,15 @@ def record(
     groups = reading.groups()
     # A single batch needs no joining, so it keeps the order in which the texts came.
     groups = groups if len(groups) > 1 else [list(range(len(reading.pieces)))]
-    states = []
+    states, done = [], 0
+    sizes = [sum(len(reading.pieces[place].ids) for place in group) for group in groups]
     with recorder.room_for(reading):
-        for group in groups:
+        for group, size in zip(groups, sizes, strict=True):
             batch = reading.batch(group)
             states.append(forward(lm, batch, recorder.watch(batch)).tap)
+            done += size
+            if progress is not None and len(groups) > 1:
+                progress(done, sum(sizes))
         return recorder.recording(reading, states)
 
 

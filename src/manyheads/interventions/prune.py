@@ -296,18 +296,23 @@ def groups_of(spec: ModelSpec) -> list[HeadSet]:
     ]
 
 
-def ways_to_lose(spec: ModelSpec, count: int, *, empty_layers: bool = False) -> tuple[str, ...]:
+def ways_to_lose(spec: ModelSpec, count: int | None, *, empty_layers: bool = False) -> tuple[str, ...]:
     """The ways in which `count` heads can go where heads share key/value heads; none where any heads can.
+
+    `count` None: the ways in which some number can.
 
     Raises HeadError where no way comes to that number, with numbers that do.
     """
     if not any(1 < site.num_kv_heads < site.num_heads for site in spec.sites):
         return ()
+    alike = len({(site.num_heads, site.num_kv_heads) for site in spec.sites}) == 1
+    if count is None:
+        return (EACH_LAYER, ANYWHERE, EACH_GROUP) if alike else (ANYWHERE,)
     num_heads, num_groups = len(spec.heads), sum(site.num_kv_heads for site in spec.sites)
     if not 0 < count < num_heads:
         raise HeadError(f"{count} heads cannot go: {spec.name} has {num_heads}, of which at least one must stay.")
     ways: list[str] = []
-    if len({(site.num_heads, site.num_kv_heads) for site in spec.sites}) == 1:
+    if alike:
         if not count * spec.sites[0].num_kv_heads % num_heads:
             ways.append(EACH_LAYER)
         if not count % num_groups:

@@ -33,17 +33,24 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from manyheads.corpora import Corpus, is_about_texts
-from manyheads.errors import FileAccessError, TextError
+from manyheads.corpora import Corpus, as_corpus, is_about_texts
+from manyheads.errors import FileAccessError, StatisticError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import Inputs, InputsLike, Piece, Reading, fault_in, record, tokenised
 from manyheads.machine import Ranks, is_split, own_rank, require_all_heads, splits_heads
 from manyheads.measurement import by_model, measure, measure_corpus, sums_of
-from manyheads.measurement.corpus_run import Engine, HeadSums, RunRequest, Wanted, require_own
+from manyheads.measurement.corpus_run import (
+    Engine,
+    HeadSums,
+    RunRequest,
+    Wanted,
+    require_own,
+)
 from manyheads.models import LoadedModel
 from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.roles.claims import REPORT, claims_of, control
 from manyheads.roles.labels import NO_EFFECT, check_table, label_heads
+from manyheads.roles.page_labels import cache_folder, key_of
 from manyheads.roles.probes.all import ask_probes
 from manyheads.roles.results import Example, Roles
 from manyheads.roles.rules import ASKED, NEEDED, RULES, SINK_RULE, Rule, coreference_rules, own_rule, syntax_rules
@@ -92,6 +99,7 @@ def find_roles(
     examples: int = 3,
     probes: bool = False,
     resume: str | Path | None = None,
+    remember: bool = False,
     progress: ShowProgress = None,
     ranks: Ranks | None = None,
     on_questions: Callable[[dict[str, str]], None] | None = None,
@@ -110,6 +118,8 @@ def find_roles(
     - `examples`: how many texts are kept for every label, and for every question's best head.
     - `probes`: ask random repeats, copying and retrieval, too (`roles.probes`; `roles.ask_probes`).
     - `resume`: a folder, as in `measure`.
+    - `remember`: keep what was measured in the user's cache folder, and take what an earlier run over the same texts
+      kept there; `notes["run"]` says which. Without patterns, and of texts that can be read again.
     - `progress`: called with how far a reading is.
     - `ranks`: as in `measure`; of several processes the first alone has examples and probes.
     - `on_questions`: called with every role and its question as soon as the corpus' head tells them, before the long
@@ -130,6 +140,25 @@ def find_roles(
     if texts is None:
         raise TextError("texts=None: give a text, a list of texts, or a corpus (mh.open_corpus).")
     check_resume(resume)
+    note = {}
+    if remember and resume is None and not patterns:
+        sources = [Inputs.of(source) for source in (texts, passages, elsewhere) if source is not None]
+        folder = _run_folder(lm, sources)
+        if isinstance(folder, Path):
+            known = any((folder / FOLDERS["texts"]).glob("finished.*"))  # as `measurement.corpus_run.store` names it
+            words = "of an earlier run, kept" if known else "measured now, kept for the next run"
+            try:
+                roles = find_roles(
+                    lm, texts, passages=passages, elsewhere=elsewhere, examples=examples, probes=probes, resume=folder,
+                    progress=progress, ranks=ranks, on_questions=on_questions, on_reading=on_reading, engine=engine,
+                )  # fmt: skip
+                return replace(roles, notes={**roles.notes, "run": f"{words} in {folder}"})
+            # Whatever is wrong with what is kept (damaged, in use, no room), the answer is to measure without it.
+            except (FileAccessError, StatisticError) as error:
+                if str(folder) not in str(error):
+                    raise
+                folder = str(error)
+        note = {"run": f"measured now, and not kept: {folder.removesuffix('.')}"}
     if probes:
         require_all_heads(lm.model, lm.name, "find_roles(probes=True)")
     begins: Callable[[str], None] = on_reading or (lambda name: None)
@@ -164,7 +193,7 @@ def find_roles(
         # With the first corpus' sinks: a sink is the model's, and another would make another question of it.
         second = read("second corpus", elsewhere, tables[0].statistics, kinds=True, sinks=tables[0].sinks)
     roles = roles_of(tables, second)
-    table, notes = tables[0], {**roles.notes, **questions.unplaced(lm)}
+    table, notes = tables[0], {**roles.notes, **questions.unplaced(lm), **note}
     roles = replace(roles, notes=notes)
     if ranks is None and own_rank() and not is_split(lm.model):
         return roles  # the first process shows examples, and is probed
@@ -180,6 +209,19 @@ def find_roles(
         return roles
     begins("probes")
     return roles.probed(ask_probes(lm, progress))
+
+
+def _run_folder(lm: LoadedModel, sources: Sequence[Inputs]) -> Path | str:
+    """The folder in the user's cache of a run over these texts, named after all that it depends on; or why none."""
+    if any(source.texts is None or source.has_media for source in sources):
+        return "not of texts alone"
+    keys = [as_corpus(source.texts).key for source in sources]
+    if not all(keys):
+        return "the texts can be read once only"
+    try:
+        return cache_folder() / f"run-{key_of(lm, *keys, *(source.long for source in sources))}"
+    except FileAccessError as error:  # no home
+        return str(error)
 
 
 def role_sums(

@@ -38,7 +38,7 @@ def label_page(lm: LoadedModel, *, progress: ShowProgress = None, remember: bool
     if remember and (labels := shipped_labels(lm)) is not None:
         return labels
     try:
-        path = cache_folder() / f"page-{_key(lm)}.json"
+        path = cache_folder() / f"page-{key_of(lm, reading_of(lm.name).digest())}.json"
     except FileAccessError as error:  # no home
         path = error
     # Before a text is read: what is remembered must cost milliseconds.
@@ -67,15 +67,14 @@ def cache_folder() -> Path:
     return users_folder("MANYHEADS_CACHE", "XDG_CACHE_HOME", ".cache")
 
 
-def _key(lm: LoadedModel) -> str:
-    """A name for everything that the labels depend on."""
+def key_of(lm: LoadedModel, *texts: str) -> str:
+    """A name for everything that numbers of these texts depend on; each of `texts` names some."""
     # A thousand words of the vocabulary: enough to tell two tokenizers apart, and a long one costs no seconds
     tokenizer = lm.required_tokenizer
     sampled = sorted(tokenizer.get_vocab().items())[:: len(tokenizer) // 997 + 1]
     words = repr((type(tokenizer).__name__, len(tokenizer), sampled))
-    page = reading_of(lm.name).digest()
     attention = private_names.attention_in_words(lm.model)
-    parts = (lm.weights_sums, config_digest(lm.model), attention, page, str(lm.dtype), words, code_digest())
+    parts = (lm.weights_sums, config_digest(lm.model), attention, *texts, str(lm.dtype), words, code_digest())
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=12).hexdigest()
 
 

@@ -163,7 +163,7 @@ def head(
     words, choice = text or [], ModelChoice(model, device, dtype)
     Head.parse(name)
     names = [name]
-    while words and _is_head(words[0]):
+    while words and is_head(words[0]):
         names.append(words[0])
         words = words[1:]
     several = [option for option, value in {"--plot": plot, "--image": image}.items() if value is not None]
@@ -198,8 +198,8 @@ def head(
         print_page(looked, top, leave_out)
 
 
-def _is_head(word: str) -> bool:
-    """Whether a word before the text is another head's name."""
+def is_head(word: str) -> bool:
+    """Whether a word names a head."""
     try:
         Head.parse(word)
     except HeadError:

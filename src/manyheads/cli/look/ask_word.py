@@ -7,10 +7,12 @@ looks at it (`--to`). It is one text: what heads do there, beside the roles that
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from manyheads import inputs, recording, statistics, texts
-from manyheads.base import Json, percent, quoted
+from manyheads.base import Json, nearest, percent, quoted
 from manyheads.cli.arguments import YOURS, ModelChoice, Source, label_heads, load_model
 from manyheads.cli.terminal.console import (
     clean,
@@ -47,7 +49,10 @@ ONE_TEXT = "One text shows what its heads do here. A role rests on many texts: m
 
 @dataclass(frozen=True)
 class WordAnswer:
-    """The links that were asked for, the words of the text, the link to draw, and the labels of the model's heads."""
+    """The links that were asked for, the words of the text, the link to draw, and the labels of the model's heads.
+
+    `window`: of a text in several windows, which of them was read, in words.
+    """
 
     lm: LoadedModel
     model: ModelChoice
@@ -57,6 +62,7 @@ class WordAnswer:
     drawn: recording.HeadLink | None
     labels: PageLabels
     written: tuple[str, ...]
+    window: str
     seconds: float
 
     def to_dict(self) -> Json:
@@ -81,7 +87,12 @@ class WordAnswer:
             "from": links.query or None,
             "to": links.key or None,
             "heads": heads,
-            "notes": {"links": links.because, "labels": self.labels.because, "one_text": ONE_TEXT},
+            "notes": {
+                "links": links.because,
+                "labels": self.labels.because,
+                "one_text": ONE_TEXT,
+                "window": self.window,
+            },
             "written": list(self.written),
             "seconds": round(self.seconds, 3),
         }
@@ -106,22 +117,27 @@ def ask_word(
     - `query`: the word that looks; None: any.
     - `key`: the word that is looked at; None: any.
     - `long`: what becomes of a text over the model's positions.
-    - `save`: where the table goes.
+    - `out`: where the table goes.
     - `remember`: take labels that are known, and store those that are not.
 
-    Errors: TextError for words that the text has not.
+    A text in several windows is answered from one that holds the words. Errors: TextError for words that the text
+    has not, or no window both of.
     """
     begun = time.perf_counter()
     lm = load_model(talk, model)
     source = source.shown_to(lm)
-    if long == "windows" and (count := len(inputs.read(lm, source.text).pieces)) > 1:
-        raise TextError(
-            f"the text is longer than the model's positions, and is read in {count} windows: ask about a sentence of "
-            f"it, or add --truncate to ask about its beginning."
-        )
+    reading = inputs.read(lm, inputs.Inputs(source.text, long=long))
+    window = ""
+    if (count := len(reading.pieces)) > 1:
+        number = _window_with(reading, [word for word in (query, key) if word is not None])
+        reading = replace(reading, pieces=(reading.pieces[number],))
+        window = f"This is window {number + 1} of the {count} in which the model reads the text."
     with talk.step("reading your text"):
-        record = inputs.record(lm, inputs.Inputs(source.text, long="whole" if long == "windows" else long))
-        links = record.heads_linking(query, key)
+        record = inputs.record(lm, reading)
+        try:
+            links = record.heads_linking(query, key)
+        except TextError as error:
+            raise TextError(f"{error} {window}".rstrip()) from error
         # Cross-attention links words of two texts, which are no one sentence to draw.
         inside = [link for link in links if link.head.stack != CROSS and not math.isnan(link.weight)]
         words, drawn = [], None
@@ -145,7 +161,31 @@ def ask_word(
     if out is not None:
         links.save(out)
         written = (f"{out}, a row a head: the words, the weight, and the weight if spread evenly",)
-    return WordAnswer(lm, model, source, links, words, drawn, labels, written, time.perf_counter() - begun)
+    return WordAnswer(lm, model, source, links, words, drawn, labels, written, window, time.perf_counter() - begun)
+
+
+def _window_with(reading: inputs.Reading, asked_for: Sequence[str]) -> int:
+    """Of a text's windows that hold these words, the one in which they stand the fewest times, the first of such.
+
+    A number after a word, as in "it#2", counts within a window. Errors: TextError where no window holds them.
+    """
+    spellings = [re.sub("#[0-9]+$", "", word) for word in asked_for]
+    times: dict[int, int] = {}
+    known = Counter[str]()
+    for number in range(len(reading.pieces)):
+        units = Counter(unit.text for unit in texts.Words.of(reading.batch([number]).tokens).units(0))
+        known += units
+        counts = [units[word] or units[spelling] for word, spelling in zip(asked_for, spellings, strict=True)]
+        if all(counts):
+            times[number] = sum(counts)
+    if times:
+        return min(times, key=times.__getitem__)
+    windows = f"the text is longer than the model's positions, and is read in {len(reading.pieces)} windows"
+    absent = [word for word, spelling in zip(asked_for, spellings, strict=True) if not (known[word] or known[spelling])]
+    if absent:
+        near = " or ".join(map(repr, nearest(absent[0], known)))
+        raise TextError(f"there is no word {absent[0]!r} in any: {windows}.{f' Did you mean {near}?' if near else ''}")
+    raise TextError(f"no window holds both {' and '.join(map(repr, asked_for))}: {windows}. A head sees one at a time.")
 
 
 def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
@@ -170,7 +210,7 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
         rule = "" if pair else "Drawn: the link heaviest for its distance, as every head may look at a neighbour."
         sections.append([*lines, *wrapped(rule, console)])
     sections.append(_ranking(answer, console, complete) if pair else _by_word(answer, console, complete))
-    remarks = []
+    remarks = [answer.window] if answer.window else []
     if not pair:
         beside = f"{quoted(links.query)} looks at" if links.query else f"looks at {quoted(links.key)}"
         remarks.append(f"Each head is listed at the word that {beside} most; special tokens and marks are left out.")

@@ -69,6 +69,7 @@ FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell h
 ASK_HELP = "Rank the heads at this role; may be repeated."
 ALL_HELP = "Also print a ranking for each question, and each head's evidence and examples."
 ELSEWHERE_HELP = "A second corpus, to test which labels hold there too."
+NO_CACHE_HELP = "Measure the corpus anew, and keep nothing for the next run."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
 PROBES_HELP = "Also probe repeated random tokens, copying by weights, retrieval (docs/reference/probes.md)."
 PATTERN_HELP = (
@@ -105,6 +106,7 @@ def roles(
         str, typer.Option("--field", metavar="NAME", help="The field of JSON lines that holds the text.")
     ] = "text",
     resume: ResumeFolder = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help=NO_CACHE_HELP)] = False,
     shard: ShardOption = None,
     shard_by: ShardBy = "text",
     out: Annotated[Path | None, to_file("--out", f"Write every claim: .parquet, .csv or .json. {OF_SHARD}")] = None,
@@ -195,6 +197,7 @@ def roles(
             passages=passages,
             patterns=own_patterns,
             resume=resume,
+            remember=not no_cache and world == 1,
             on_questions=judge,
             engine=crew,
         )
@@ -221,6 +224,8 @@ def roles(
             with talk.step("comparing heads with each other") as progress:
                 drawn = compare.head_families(lm, head_texts, progress=progress)
                 figures.save_families(drawn, families, roles=list(labelled))
+    if "run" in labelled.notes:
+        talk.note(f"numbers of the corpus: {labelled.notes['run']} (--no-cache measures anew)")
     if count := labelled.num_failed:
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
         talk.note(f"{count:,} text{were} left out")

@@ -3,6 +3,7 @@ from .effect import CONTROLS as CONTROLS
 from .effect import random_plans as random_plans
 from .importance import Estimator as Estimator
 from .importance import Way as Way
+from .importance import check_bound as check_bound
 from .importance import rank_correlation as rank_correlation
 from .verdict import FEWEST_CONTROLS as FEWEST_CONTROLS
 from .verdict import ROUNDING as ROUNDING

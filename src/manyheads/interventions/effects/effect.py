@@ -21,7 +21,7 @@ from manyheads.inputs import Inputs, InputsLike, read
 from manyheads.models import LoadedModel
 from manyheads.plan import Average, Copy, Edit, Plan, SkipOutputProjection, SkipPositions, Step, describe
 from manyheads.progress import ShowProgress, shows_progress
-from manyheads.results import NotIterated, Shown
+from manyheads.results import NotIterated, Plotted, Shown
 from manyheads.spec import ModelSpec
 from manyheads.statistics import mean_interval
 
@@ -30,7 +30,7 @@ DRAWS = 20  # tries for each random set: among few heads the same one comes agai
 
 
 @dataclass(frozen=True, eq=False)
-class Effect(Shown, NotIterated):
+class Effect(Shown, Plotted, NotIterated):
     """The effect of a plan on a metric. A positive `change` is for the worse.
 
     `change` is the mean over texts of `per_text`, in `unit`; `low` and `high` are its 95 % interval over texts

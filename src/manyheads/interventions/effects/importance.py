@@ -31,11 +31,13 @@ no such cut, the least groups of all layers go, into a compact checkpoint. What 
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -45,8 +47,9 @@ from jaxtyping import Float, Float64
 from numpy import ndarray
 from torch import Tensor
 
-from manyheads.base import Json, brief, first_line, one_of, whole
+from manyheads.base import Json, brief, first_line, one_of, plural, whole
 from manyheads.edits import (
+    METRICS,
     TOKENS_OF_A_BATCH,
     Metric,
     MetricLike,
@@ -57,7 +60,7 @@ from manyheads.edits import (
     require_loaded,
     require_numbers,
 )
-from manyheads.errors import HeadError, StatisticError
+from manyheads.errors import HeadError, PlanError, StatisticError
 from manyheads.heads import Head, HeadLike, HeadSet, parse_heads
 from manyheads.inputs import BATCH_TOKENS, Batch, Inputs, InputsLike, Reading, read
 from manyheads.interventions.prune import (
@@ -576,6 +579,9 @@ class Lowest(Shown):
       in which the number can go, by ablation. Both in `unit`, means over texts.
     - `frees`: parameters and bytes of cache a token that go with one "group", and with one "head" of it alone.
     - `estimator`, `why`: what ranked the heads, and why it did; `metric`, `num_texts`: what was read.
+    - `bound`, `before`, `tried`: where the loss was bounded, by how much it may rise, the loss of the whole model, and
+      its rise without each number of heads that was tried, in `unit`; all on these texts only. `after` is the loss
+      without `heads`.
     """
 
     heads: HeadSet
@@ -589,6 +595,13 @@ class Lowest(Shown):
     metric: str
     unit: str
     num_texts: int
+    bound: float | None = None
+    before: float | None = None
+    tried: dict[int, float] = field(default_factory=dict[int, float])
+
+    @property
+    def after(self) -> float | None:
+        return None if self.before is None else self.before + self.tried[len(self.heads)]
 
     def __repr__(self) -> str:
         least = f"{self.way or 'each by itself'}; {self.metric} on {self.num_texts} texts"
@@ -602,53 +615,88 @@ class Lowest(Shown):
             part: {"parameters": count, "cache_bytes_per_token": size} for part, (count, size) in self.frees.items()
         }
         fields = {name: getattr(self, name) for name in names}
-        return {"heads": str(self.heads), **fields, "texts": self.num_texts, "groups": groups, "frees": frees}
+        tried = [{"heads": count, "change": change} for count, change in self.tried.items()]
+        bounded = {
+            "bound": self.bound,
+            "before": self.before,
+            "after": self.after,
+            "evaluations": len(tried),
+            "tried": tried,
+        }
+        return {
+            "heads": str(self.heads), **fields, "texts": self.num_texts, "groups": groups, "frees": frees,
+            **(bounded if tried else {}),
+        }  # fmt: skip
 
 
 @shows_progress("looking for the least important heads")
 def lowest_heads(
     lm: LoadedModel,
     given: InputsLike,
-    count: int,
+    count: int | None = None,
     estimator: Estimator | Literal["auto"] = "auto",
     *,
+    loss: float | None = None,
     way: Way | None = None,
     metric: str = "auto",
     empty_layers: bool = False,
     progress: ShowProgress = None,
 ) -> Lowest:
-    """The `count` least important heads that `prune_heads` can cut out together, by zero ablation on these texts.
+    """The least important heads that `prune_heads` can cut out together, by zero ablation on these texts.
 
     - `lm`: a loaded model.
     - `given`: what is read, as in `effect`.
     - `count`: how many heads go.
     - `estimator`: what ranks heads or groups, as in `importance`: of a model of over 100 heads the gradient.
+    - `loss`: instead of `count`, as many as the loss allows: nats a token by which it may rise at most, on these texts.
     - `way`: how they go where they share key/value heads: "each layer", "anywhere" (whole groups), or "each group" (as
-      many heads of each: that frees no cache). None: in whole groups, as many of each layer if the number allows it.
-    - `metric`: a metric's name, as in `effect`.
+      many heads of each: that frees no cache). None: in whole groups, as many of each layer if the number allows it;
+      with `loss`, anywhere.
+    - `metric`: a metric's name, as in `effect`; with `loss`, "loss".
     - `empty_layers`: a layer may lose all of its heads.
     - `progress`: called with how much is read, and of how much.
 
+    With `loss` the number is found by bisection: the texts are read without a number of the least heads, then without
+    more or fewer. The heads that are returned were tried, and so was the next larger number (if there is one), which is
+    over the bound. A loss that falls again with still more heads is missed. Other texts may lose more (`effect`).
+
     Cost: one ranking of groups, and one of single heads where heads of each group may go, or where none share keys; of
-    up to 100 heads each a sweep, of more each a forward and a backward pass.
-    Errors: HeadError for a number of heads that cannot go, or not in this way; those of `importance`.
+    up to 100 heads each a sweep, of more each a forward and a backward pass. With `loss`, two passes for each number
+    that is tried: log2 of the number of groups or heads.
+    Errors: HeadError for a number of heads that cannot go, or not in this way, and where the least alone is over the
+    bound; PlanError for a `loss` that is negative or no number; those of `importance`.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
-    ways = ways_to_lose(lm.spec, count, empty_layers=empty_layers)
+    if (count is None) == (loss is None):
+        raise PlanError(f"{count=} and {loss=}: give one of them, how many heads go or what that may cost.")
     if way is not None:
         one_of("way", way, WAYS, HeadError)
-        if way not in ways:
-            can = f"{count} heads can go by {' or '.join(map(repr, ways))}" if ways else "no heads share keys"
-            raise HeadError(f"way={way!r} is none for {lm.name}: {can}.")
+    if count is None:
+        assert loss is not None
+        check_bound("loss=", loss)
+        one_of("metric", metric, ("auto", "loss"), StatisticError)
+        metric = "loss"
+    ways = ways_to_lose(lm.spec, count, empty_layers=empty_layers)
+    if way is not None and way not in ways:
+        goes = "heads can go" if count is None else f"{count} heads can go"
+        can = f"{goes} by {' or '.join(map(repr, ways))}" if ways else "no heads share keys"
+        raise HeadError(f"way={way!r} is none for {lm.name}: {can}.")
     inputs = Inputs.of(given)
     chosen, _ = choose_metric(lm, metric, inputs.labels)
+    if count is None:
+        costs_without(lm, lm.spec.heads.heads[:1] if not ways else groups_of(lm.spec)[0])  # what cannot be cut at all
+        ways = (way or ANYWHERE,) if ways else ()
     alone: dict[Head, float] = {}
     if EACH_GROUP in ways or not ways:
         worth = importance(lm, inputs, estimator, metric=chosen.name, progress=progress)
         alone = dict(zip(worth.heads, worth.values.tolist(), strict=True))
         if not ways:
             ranked_by = (worth.estimator, worth.notes["estimator"], worth.metric, worth.unit, len(worth.per_text))
-            return Lowest(worth.lowest(count), "", "no heads share keys", {}, {}, {}, *ranked_by)
+            single = Lowest(worth.lowest(count or 0), "", "no heads share keys", {}, {}, {}, *ranked_by)
+            if loss is None:
+                return single
+            ranking = {lm.spec.select(head): alone[head] for head in worth.ranking()}
+            return _within(lm, inputs, single, _steps("", ranking, alone, empty_layers), loss, progress)
     reading = read(lm, inputs)
     batches = tuple(reading.batches())
     groups = groups_of(lm.spec)
@@ -669,7 +717,26 @@ def lowest_heads(
             by, why = "ablation", _for_want_of_a_gradient(lm, error)
     worths = worths or lost(groups)
     ranked = dict(sorted(zip(groups, worths, strict=True), key=lambda entry: entry[1]))
-    heads_by_way = {name: _chosen(lm.spec, name, count, ranked, alone, empty_layers) for name in ways}
+    first = next(iter(ranked))
+    layer = (first.heads[0].stack, first.heads[0].layer)
+    one_of_each = [group.heads[0] for group in groups if (group.heads[0].stack, group.heads[0].layer) == layer]
+    group_costs, head_costs = costs_without(lm, first), costs_without(lm, lm.spec.select(one_of_each))
+    frees = {
+        "group": (group_costs.freed_parameters, group_costs.freed_cache_bytes),
+        "head": (head_costs.freed_parameters // len(one_of_each), head_costs.freed_cache_bytes // len(one_of_each)),
+    }
+    rest = (frees, by, why, chosen.name, chosen.unit, reading.num_texts)
+    if count is None:
+        assert loss is not None
+        (taken,) = ways
+        none = Lowest(lm.spec.select([]), taken, WAYS[taken], ranked, {}, *rest)
+        return _within(lm, inputs, none, _steps(taken, ranked, alone, empty_layers), loss, progress)
+    heads_by_way: dict[str, HeadSet] = {}
+    for name in ways:
+        fits: list[Head] = []
+        for step in _steps(name, ranked, alone, empty_layers):
+            fits += step if len(fits) + len(step) <= count else ()
+        heads_by_way[name] = lm.spec.select(fits)
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
     reasons = {
         EACH_LAYER: "only whole groups free cache, and a config can say as many of each layer",
@@ -680,39 +747,78 @@ def lowest_heads(
     others = "; ".join(f"{WAYS[name]}: {changes[name]:+.4g}" for name in ways if name != taken)
     reason = "as asked" if way else f"since {reasons[taken]}"
     because = f"{WAYS[taken]}, {reason}: {chosen.name} {changes[taken]:+.4g}" + f" ({others})" * bool(others)
-    first = next(iter(ranked))
-    layer = (first.heads[0].stack, first.heads[0].layer)
-    one_of_each = [group.heads[0] for group in groups if (group.heads[0].stack, group.heads[0].layer) == layer]
-    group_costs, head_costs = costs_without(lm, first), costs_without(lm, lm.spec.select(one_of_each))
-    frees = {
-        "group": (group_costs.freed_parameters, group_costs.freed_cache_bytes),
-        "head": (head_costs.freed_parameters // len(one_of_each), head_costs.freed_cache_bytes // len(one_of_each)),
-    }
-    return Lowest(
-        heads_by_way[taken], taken, because, ranked, changes, frees,
-        by, why, chosen.name, chosen.unit, reading.num_texts,
-    )  # fmt: skip
+    return Lowest(heads_by_way[taken], taken, because, ranked, changes, *rest)
 
 
-def _chosen(
-    spec: ModelSpec, way: str, count: int, ranked: dict[HeadSet, float], alone: dict[Head, float], empty_layers: bool
-) -> HeadSet:
-    """The heads that go in this way: of what it may take, always the least."""
-    chosen: list[Head] = []
+def check_bound(name: str, loss: float) -> None:
+    """Errors: PlanError for what is no rise of the loss: negative, NaN, infinite, or no number at all."""
+    if type(loss) not in (int, float) or not 0 <= loss < math.inf:
+        raise PlanError(f"{name}{loss}: give the nats a token by which the loss may rise, 0 or more, as 0.01.")
+
+
+def _steps(
+    way: str, ranked: Mapping[HeadSet, float], alone: Mapping[Head, float], empty_layers: bool
+) -> list[list[Head]]:
+    """What goes one after another in this way, the least first; some head stays, and of each layer without
+    `empty_layers`. `ranked`: groups, or single heads where none share keys, the least first."""
+    by_layer: dict[tuple[str, int], list[HeadSet]] = {}
+    for group in ranked:
+        by_layer.setdefault((group.heads[0].stack, group.heads[0].layer), []).append(group)
     if way == EACH_GROUP:
-        of_each = count // len(ranked)
-        for group in ranked:
-            chosen += sorted(group, key=alone.__getitem__)[:of_each]
-        return spec.select(chosen)
-    taken: dict[tuple[str, int], int] = {}  # groups that each layer has lost
-    sizes = {(site.stack, site.layer): site.num_kv_heads for site in spec.sites}
+        orders = (sorted(group, key=alone.__getitem__) for group in ranked)
+        return [list(step) for step in zip(*orders, strict=True)][:-1]
     if way == EACH_LAYER:
-        most = {layer: count * size // len(spec.heads) for layer, size in sizes.items()}
-    else:
-        most = {layer: size - (not empty_layers) for layer, size in sizes.items()}
+        return [list(chain.from_iterable(step)) for step in zip(*by_layer.values(), strict=True)][:-1]
+    steps: list[list[Head]] = []
+    left = {layer: len(groups) for layer, groups in by_layer.items()}
     for group in ranked:
         layer = (group.heads[0].stack, group.heads[0].layer)
-        if taken.get(layer, 0) < most[layer] and len(chosen) + len(group) <= count:
-            chosen += group
-            taken[layer] = taken.get(layer, 0) + 1
-    return spec.select(chosen)
+        if left[layer] > 1 or (empty_layers and sum(left.values()) > 1):
+            left[layer] -= 1
+            steps.append(list(group))
+    return steps
+
+
+def _within(
+    lm: LoadedModel,
+    inputs: Inputs,
+    lowest: Lowest,
+    steps: Sequence[list[Head]],
+    bound: float,
+    progress: Progress | None,
+) -> Lowest:
+    """As many steps as raise the loss by at most `bound` on these texts, by bisection. Errors: HeadError for none."""
+    if not steps:
+        raise HeadError(
+            f"no head of {lm.name} can go: its layer would be left without any (--empty-layers, empty_layers=True, "
+            f"allows it)."
+        )
+    batches, metric = tuple(read(lm, inputs).batches()), METRICS["loss"]
+    before, changes = 0.0, dict[int, float]()  # number of steps -> the rise of the loss
+    fits, over = 0, len(steps) + 1
+    total = len(steps).bit_length() * len(batches)
+
+    def report(done: int, _: int | None) -> None:
+        if progress is not None:
+            progress(len(changes) * len(batches) + done, total)
+
+    while over - fits > 1:
+        number = (fits + over) // 2
+        heads = lm.spec.select(list(chain.from_iterable(steps[:number])))
+        swept = Runner.of(lm, plan_edits(lm, [Plan(Ablate(str(heads)))]), metric, share=False).over(batches, report)
+        before, changes[number] = metric.level(swept.before) or 0.0, float(swept.changes.mean())
+        fits, over = (number, over) if changes[number] <= bound else (fits, number)
+    if not fits:
+        least = lm.spec.select(steps[0])
+        raise HeadError(
+            f"not even {least} can go, the least important of {lm.name}: without {'it' if len(least) == 1 else 'them'} "
+            f"the loss rises by {changes[1]:.4g} nats a token on {plural(lowest.num_texts, 'text')}, more than the "
+            f"{bound:g} that may be lost: allow more."
+        )
+    sizes = list(accumulate(map(len, steps)))
+    because = (
+        f"{lowest.because}, as many as the loss allows: {changes[fits]:+.4g} of at most {bound:+.4g} {lowest.unit}"
+    )
+    tried = {sizes[number - 1]: change for number, change in sorted(changes.items())}
+    heads = lm.spec.select(list(chain.from_iterable(steps[:fits])))
+    return replace(lowest, heads=heads, because=because, bound=bound, before=before, tried=tried)

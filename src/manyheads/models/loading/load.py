@@ -29,8 +29,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from manyheads import private_names
-from manyheads.base import few
+from manyheads import private_names, units
+from manyheads.base import brief, few
 from manyheads.errors import ModelError, PlanError
 from manyheads.machine import choose_device, plain, require_dtype, untested_here
 from manyheads.models.describe import describe, max_positions_of
@@ -83,7 +83,7 @@ class Loading:
         return lm
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LoadedModel(Shown):
     """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
 
@@ -102,6 +102,11 @@ class LoadedModel(Shown):
     stored: str = field(default="", repr=False)
     # What `load` was given, and what the model was like then; None for a model in hand, and in every copy.
     _loaded: tuple[Loading, str] | None = field(default=None, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        count = units.count(sum(weight.numel() for weight in self.model.parameters()))
+        where = f"{count} parameters, {str(self.dtype).removeprefix('torch.')} on {self.device}"
+        return brief(f"{type(self).__name__}({self.name}: {type(self.model).__name__}, {where})")
 
     def _named_values(self) -> dict[str, str | int | float | None]:
         count = sum(weight.numel() for weight in self.model.parameters())

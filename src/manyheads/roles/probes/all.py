@@ -24,7 +24,7 @@ from manyheads.corpora import page_texts, reason_of
 from manyheads.errors import ManyHeadsError, ModelError, TextError
 from manyheads.models import LoadedModel
 from manyheads.progress import ShowProgress, shows_progress
-from manyheads.results import Shown
+from manyheads.results import Plotted, Shown
 from manyheads.roles.probes.copying import copying_scores
 from manyheads.roles.probes.repeats import PLACES, HeadScore, HeadScores, added_around, probe_repeats
 from manyheads.roles.probes.retrieval import SPARE_TOKENS, retrieval_scores
@@ -50,7 +50,7 @@ LENGTHS, NEEDLE_DEPTHS = (128, 512, 1_024), (0.1, 0.5, 0.9)
 
 
 @dataclass(frozen=True, eq=False)
-class Probe(Shown):
+class Probe(Shown, Plotted):
     """One probe of every head. `says` is the variant, and what it rests on, in words.
 
     `scores` is None where the model could not be asked: then `says` is the reason. `spread` is chance's standard

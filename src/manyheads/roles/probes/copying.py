@@ -49,7 +49,7 @@ from manyheads.machine import is_split
 from manyheads.models import LoadedModel, device_of, run
 from manyheads.models.weights import Projections, holders_of, is_norm, output_projection
 from manyheads.recording import head_place
-from manyheads.results import Shown
+from manyheads.results import Plotted, Shown
 from manyheads.spec import CROSS
 
 PROBE_TOKENS = 4
@@ -68,7 +68,7 @@ class HeadCopying(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class CopyingScores(Shown):
+class CopyingScores(Shown, Plotted):
     """Every head's copying score, -1 to 1, and the standard deviation of chance, whose mean is 0; `z` is the quotient.
 
     `notes` says what was folded in.

@@ -44,7 +44,7 @@ from manyheads.models import AttentionCall, LoadedModel
 from manyheads.models.loading import Tokenizer
 from manyheads.recording import head_place, prepare
 from manyheads.recording.exact_map import Band
-from manyheads.results import Shown
+from manyheads.results import Plotted, Shown
 from manyheads.spec import Site
 from manyheads.statistics import Facts, Sums
 from manyheads.statistics.defined import has_key
@@ -109,7 +109,7 @@ def variant_of(variant: str | Repeats, length: int | None, repeats: int | None) 
 
 
 @dataclass(frozen=True, eq=False)
-class RepeatProbe(Shown):
+class RepeatProbe(Shown, Plotted):
     """What each head does with a repetition. `after`, `same` and `before` hold every head's score, chance and interval.
 
     `causal` has the heads that cannot look ahead: only of them `after` is induction. `notes` says what it rests on.

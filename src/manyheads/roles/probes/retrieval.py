@@ -37,7 +37,7 @@ from manyheads.heads import Head
 from manyheads.inputs import generate, require_writer, watched
 from manyheads.machine import require_all_heads
 from manyheads.models import AttentionCall, LoadedModel
-from manyheads.results import Shown
+from manyheads.results import Plotted, Shown
 from manyheads.roles.probes.repeats import HeadScores, added_around
 from manyheads.spec import Site
 from manyheads.statistics import Sums
@@ -71,7 +71,7 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class RetrievalScores(Shown):
+class RetrievalScores(Shown, Plotted):
     """Every head's score, chance and interval over the trials that counted, and all trials. NaN where none did."""
 
     scores: HeadScores
