@@ -23,11 +23,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
+from typing_extensions import TypeVar  # typing's own has defaults from Python 3.13 on
 
 from manyheads import private_names
 from manyheads.base import few
@@ -41,6 +42,20 @@ from manyheads.models.loading.pretrained import SPREAD, build, class_for, proces
 from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.results import Shown
 from manyheads.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.generation.utils import GenerationMixin
+
+    class TransformersModel(PreTrainedModel, GenerationMixin):
+        """What a checkpoint is loaded as; `generate` raises where a model has no head to write with.
+
+        The type that transformers itself gives for `AutoModelForCausalLM.from_pretrained`, without a name there.
+        """
+
+
+ModelT = TypeVar("ModelT", bound=nn.Module, covariant=True, default=nn.Module)
+"""The class of a loaded model's module: transformers' own where `load` built it, the module's where it was in hand."""
 
 CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
@@ -84,7 +99,7 @@ class Loading:
 
 
 @dataclass(frozen=True, eq=False)
-class LoadedModel(Shown):
+class LoadedModel(Shown, Generic[ModelT]):
     """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
 
     `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none. `stored`:
@@ -94,7 +109,7 @@ class LoadedModel(Shown):
     reads such texts on purpose passes `verbose=False`.
     """
 
-    model: nn.Module = field(repr=False)
+    model: ModelT = field(repr=False)
     tokenizer: Tokenizer | None = field(repr=False)
     name: str
     because: str
@@ -246,6 +261,31 @@ class LoadedModel(Shown):
     def spec(self) -> ModelSpec:
         """The model's sites and dimensions. Raises ModelError if we have no way into its attention."""
         return describe(self.model, self.name)
+
+
+@overload
+def load(
+    what: str | os.PathLike[str],
+    *,
+    tokenizer: Tokenizer | Literal[False] | None = None,
+    processor: Processor | Literal[False] | None = None,
+    name: None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> LoadedModel[TransformersModel]: ...
+
+
+@overload
+def load(
+    what: ModelT,
+    *,
+    tokenizer: Tokenizer | Literal[False] | None = None,
+    processor: Processor | Literal[False] | None = None,
+    name: str | None = None,
+) -> LoadedModel[ModelT]: ...
 
 
 def load(
