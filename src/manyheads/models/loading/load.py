@@ -19,7 +19,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -45,13 +45,15 @@ from manyheads.spec import ModelSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.generation.utils import GenerationMixin
 
-    class TransformersModel(PreTrainedModel, GenerationMixin):
-        """What a checkpoint is loaded as; `generate` raises where a model has no head to write with.
+    class TransformersModel(PreTrainedModel):
+        """What `load` builds of a checkpoint, for type checkers: a `PreTrainedModel`, and how it is called to write.
 
-        The type that transformers itself gives for `AutoModelForCausalLM.from_pretrained`, without a name there.
+        transformers' own `generate` cannot be bound, by its types, to any of its models. It raises where a model has no
+        head to write with.
         """
+
+        generate: Callable[..., Any]  # as torch types the call of a module
 
 
 ModelT = TypeVar("ModelT", bound=nn.Module, covariant=True, default=nn.Module)
