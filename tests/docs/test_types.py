@@ -75,7 +75,8 @@ def set_on_self(function: ast.FunctionDef) -> Iterator[tuple[str, str]]:
                     pairs = list(zip(target.elts, node.value.elts, strict=False))
                 for name, value in pairs:
                     if isinstance(name, ast.Attribute) and isinstance(name.value, ast.Name) and name.value.id == "self":
-                        yield name.attr, value.id if isinstance(value, ast.Name) else ""
+                        if not isinstance(value, ast.Constant):
+                            yield name.attr, value.id if isinstance(value, ast.Name) else ""
 
 
 def ours(text: str, found: list[dict], names: set[str]) -> list[str]:
@@ -117,6 +118,8 @@ def is_foreign(diagnostic: dict, statement: ast.stmt, names: set[str]) -> bool:
     if imported(statement):
         of_ours = any(name.startswith("manyheads") for name in modules_of(statement))
         return not of_ours and rule in IMPORTS | UNKNOWN
+    if rule == "reportUnknownArgumentType" and re.search(r'type is "[^"]*\b(DataFrame|Series)\b', diagnostic["message"]):
+        return True  # a frame's subscript, by pandas' own types
     return rule == "reportUnknownMemberType" and not names_ours(diagnostic, names)
 
 

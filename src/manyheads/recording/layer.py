@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -145,13 +145,13 @@ class LayerRecord(Shown):
         self,
         head: int | None = None,
         text: int = 0,
-        how: str = "mean",
+        how: Literal["mean", "first", "max"] = "mean",
         words: Words | str | None = None,
         *,
         key_words: Words | None = None,
         queries: slice | None = None,
         keys: slice | None = None,
-        drop: str = "none",
+        drop: Literal["none", "special", "wordless"] = "none",
     ) -> WordMap:
         """The exact map between the words of one text, `(queries, keys, weights)`: units, and the weights between them.
 
