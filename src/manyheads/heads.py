@@ -48,7 +48,7 @@ __all__ = [
 HeadLike: TypeAlias = "str | Head | tuple[SupportsIndex, SupportsIndex]"
 """One head: "L3H7", a `Head`, or `(3, 7)`, the layer and the head, of the stack without a name."""
 
-HeadsLike: TypeAlias = "HeadLike | Mapping[int, Iterable[int]] | Iterable[Any]"
+HeadsLike: TypeAlias = "HeadLike | Mapping[int, Iterable[int]] | Iterable[HeadLike | Iterable[SupportsIndex]]"
 """What `parse_heads` reads; an iterable holds strings, `Head`s and pairs (layer, head)."""
 
 Shape: TypeAlias = Mapping[str, Sequence[int]]

@@ -82,12 +82,13 @@ def some_texts(count: int, seed: int = 0) -> list[str]:
 
 
 def differences(one, other) -> dict[str, float]:
-    """The largest difference of each thing that two tables hold; infinity where they are not comparable."""
+    """The largest difference of each thing that two tables hold, relative to values over 1; infinity where they are not
+    comparable."""
     sums = {"num": (one.sums.num, other.sums.num), "den": (one.sums.den, other.sums.den)}
     if one.kinds is not None and other.kinds is not None:
         same = one.kinds.ids.tolist() == other.kinds.ids.tolist() and (one.kinds.mark == other.kinds.mark).all()
         sums |= {"mass": (one.kinds.mass, other.kinds.mass), "even": (one.kinds.even, other.kinds.even)} if same else {}
-    out = {name: float(abs(a - b).max()) if a.shape == b.shape else float("inf") for name, (a, b) in sums.items()}
+    out = {name: _difference(a, b) if a.shape == b.shape else float("inf") for name, (a, b) in sums.items()}
     maxima = [np.where(np.isneginf(table.sums.maxima), -1e9, table.sums.maxima) for table in (one, other)]
     out["maxima"] = (
         float(abs(maxima[0] - maxima[1]).max(initial=0)) if np.shape(maxima[0]) == np.shape(maxima[1]) else np.inf
@@ -96,6 +97,10 @@ def differences(one, other) -> dict[str, float]:
     again = (other.sums.num_texts, other.sums.num_tokens, other.sites, other.failures, other.names)
     out["counts"] = 0.0 if counted == again and len(out) == (3 if one.kinds is None else 5) else float("inf")
     return out
+
+
+def _difference(one, other) -> float:
+    return float((abs(one - other) / np.maximum(abs(other), 1)).max())
 
 
 def assert_same_tables(one, other, within: float = 0.0) -> None:

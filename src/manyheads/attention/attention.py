@@ -24,7 +24,7 @@ Source: torch's `native_functions.yaml`; its context parallelism, which adds blo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -97,7 +97,8 @@ def kernel_for(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> F
 
 BLOCK_CELLS = 4_000_000  # cells of one block of rows in `tiles`: 16 MB of float32, near the size of a last-level cache
 ACCELERATOR_CELLS = 1 << 25  # the same on an accelerator, which has memory for more and pays by the call: 134 MB
-BACKENDS = ("auto", "fused", "tiles")
+Backend = Literal["auto", "fused", "tiles"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 LONG_KEYS = 1024  # below it a decoding step is a few calls' overhead, and the fused kernel makes fewest
 
 
@@ -120,7 +121,7 @@ def attend(
     softcap: float | None = None,
     sinks: Float[Tensor, "h"] | None = None,
     bias: Float[Tensor, "#b #h q k"] | None = None,
-    backend: str = "auto",
+    backend: Backend = "auto",
 ) -> Attended:
     """Scaled dot-product attention and each row's log-sum-exp.
 

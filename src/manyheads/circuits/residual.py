@@ -28,13 +28,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
+from torch.autograd.graph import Node
 from torch.overrides import TorchFunctionMode
 
 from manyheads.edits import Branches, exact
@@ -341,7 +342,7 @@ def held(
     tables = (m for path, m in model.named_modules() if isinstance(m, nn.Embedding) and "pos" not in path.lower())
     words = getattr(model, "get_input_embeddings", lambda: next(tables, None))()
 
-    def here(function: Callable[..., Any]) -> Callable[..., Any]:
+    def here(function: Callable[..., object]) -> Callable[..., object]:
         """Hooks fire in every thread that runs the model: only ours is held."""
         return lambda *args: function(*args) if threading.get_ident() == thread else None
 
@@ -371,14 +372,14 @@ def held(
         leaf = output.detach().requires_grad_()
         return leaf, leaf.clone()
 
-    def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def project(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         leaf, result = leaf_of(output)
         call = pending.pop()
         stream.entries.append(Entry(str(call.site), "heads", leaf, args[0].detach(), call, module, weakref.ref(result)))
         return result
 
-    def feed_forward(name: str) -> Callable[..., Any]:
-        def enter(module: nn.Module, args: object, output: Tensor | tuple[Any, ...] | list[Any]) -> object:
+    def feed_forward(name: str) -> Callable[..., object]:
+        def enter(module: nn.Module, args: object, output: Tensor | tuple[Tensor, ...] | list[Tensor]) -> object:
             first, extras = (output[0], output[1:]) if isinstance(output, tuple | list) else (output, None)
             leaf, result = leaf_of(first)
             stream.entries.append(
@@ -388,7 +389,7 @@ def held(
 
         return enter
 
-    def embed(name: str) -> Callable[..., Any]:
+    def embed(name: str) -> Callable[..., object]:
         def enter(module: nn.Module, args: object, output: object) -> Tensor | None:
             if not torch.is_grad_enabled() or not isinstance(output, Tensor) or not output.is_floating_point():
                 return None
@@ -402,8 +403,8 @@ def held(
 
         return enter
 
-    def norm(path: str) -> Callable[..., Any]:
-        def enter(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+    def norm(path: str) -> Callable[..., object]:
+        def enter(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
             if not torch.is_grad_enabled() or not args or not args[0].requires_grad:
                 return None
             norm = HeldNorm(path, module, args[0], output.detach())
@@ -423,7 +424,7 @@ def held(
 
         return enter
 
-    def added_bias(path: str) -> Callable[..., Any]:
+    def added_bias(path: str) -> Callable[..., Tensor | None]:
         def enter(module: nn.Module, args: object, output: object) -> None:
             if torch.is_grad_enabled() and isinstance(output, Tensor) and output.requires_grad:
                 bias = module.bias.detach()  # type: ignore[union-attr,operator]
@@ -431,7 +432,7 @@ def held(
 
         return enter
 
-    def product(path: str) -> Callable[..., Any]:
+    def product(path: str) -> Callable[..., object]:
         """Of a layer that is read. Its own gradient would multiply all rows where one may be asked for."""
 
         def enter(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
@@ -459,16 +460,16 @@ def held(
 
         return enter
 
-    def activation(module: nn.Module, args: tuple[Any, ...], output: object) -> Tensor | None:
+    def activation(module: nn.Module, args: tuple[Tensor, ...], output: object) -> Tensor | None:
         return _passed(args[0], output) if args else None
 
-    def read_head(module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def read_head(module: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
         torch.set_grad_enabled(True)
         stream.read_by_head = args[0]
 
     with ExitStack() as stack, torch.enable_grad():
 
-        def hook(module: nn.Module, after: Callable[..., Any], before: Callable[..., Any] | None = None) -> None:
+        def hook(module: nn.Module, after: Callable[..., object], before: Callable[..., object] | None = None) -> None:
             if before is not None:
                 stack.callback(module.register_forward_pre_hook(here(before)).remove)
             stack.callback(module.register_forward_hook(here(after)).remove)
@@ -520,15 +521,15 @@ def held(
 def require_linear(target: Tensor, entries: list[Entry], name: str, what: str = "its logits") -> None:
     """Errors: ModelError where a step between entries and `target` (`what`) is not known to be linear, or mixes two."""
     leaves = {id(entry.tensor) for entry in entries if entry.tensor.is_leaf}
-    live: dict[Any, bool] = {}
-    todo: list[tuple[Any, bool]] = [(target.grad_fn, False)]
+    live: dict[Node, bool] = {}
+    todo: list[tuple[Node, bool]] = [] if target.grad_fn is None else [(target.grad_fn, False)]
     while todo:
         node, parents_done = todo.pop()
         parents = [parent for parent, _ in node.next_functions if parent is not None]
         if not parents_done:
             if node in live:
                 continue
-            live[node] = hasattr(node, "variable") and id(node.variable) in leaves
+            live[node] = id(getattr(node, "variable", None)) in leaves
             todo.append((node, True))
             todo += [(parent, False) for parent in parents]
             continue

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +55,8 @@ from manyheads.spec import CROSS, ModelSpec, Site
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
-KINDS = ("q", "k", "v")
+Channel = Literal["q", "k", "v"]  # what a head reads an earlier one's writing with
+KINDS: tuple[Channel, ...] = ("q", "k", "v")
 GRAM_CELLS = 1 << 26  # of all heads' Gram matrices at a time: 268 MB in float32
 TILE_ROWS = 128  # of a Gram matrix: fewer, and making a tile takes longer than multiplying by it
 EXACT_WORK = 5e11  # multiplications up to which float64 is used: some seconds
@@ -97,7 +98,7 @@ class Composition(Plotted, Tabular, NotIterated):
 
     def strongest(
         self,
-        kind: str | None = None,
+        kind: Channel | None = None,
         count: int = 10,
         *,
         writer: HeadLike | None = None,
@@ -128,7 +129,7 @@ class Composition(Plotted, Tabular, NotIterated):
             raise HeadError(f"{head!r} should be one head, as in 'L1H2'.")
         return [self.heads.index(named[0])]
 
-    def link(self, writer: HeadLike, reader: HeadLike, kind: str) -> Link:
+    def link(self, writer: HeadLike, reader: HeadLike, kind: Channel) -> Link:
         """One pair. Errors: HeadError for a head that is not there; StatisticError for another kind."""
         (name,) = self._kinds(kind)
         places = [self.spec.select(head).heads for head in (writer, reader)]
@@ -439,7 +440,7 @@ class _Pass:
             self.calls[str(call.site)] = call
             last.append(str(call.site))
 
-        def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        def project(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
             site = last[-1]
             if plain is None or writer is None:
                 self.outputs[site] = module, args[0], output

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 
@@ -59,7 +59,7 @@ class Corpus:
             raise TextError(f"{self.origin} can be read once only, and not be pickled: give a list, or files.")
         return _made_again, (self.again, self.origin, self.key)
 
-    def shard(self, index: int, of: int, by: str = "text") -> Corpus:
+    def shard(self, index: int, of: int, by: Literal["text", "file"] = "text") -> Corpus:
         """Part `index` (from 0) of `of` parts that have every text once: texts, or files, `index`, `index + of`, ...
 
         By text, the parts are alike in size, and each reads the whole stream (without tokenising it). By file, each
@@ -113,7 +113,7 @@ class Shard:
 
     index: int
     of: int
-    by: str = "text"
+    by: Literal["text", "file"] = "text"
 
     def __post_init__(self) -> None:
         if self.by not in DEALT:
@@ -128,7 +128,7 @@ class Shard:
         return f"{self.index}/{self.of}"
 
     @staticmethod
-    def read(text: str, by: str = "text") -> Shard:
+    def read(text: str, by: Literal["text", "file"] = "text") -> Shard:
         """The shard that "17/512" names. Errors: TextError."""
         match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
         if match is None:

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from manyheads.base import no_access
 from manyheads.errors import FileAccessError, TextError
@@ -35,7 +35,8 @@ ENDINGS = {
     ".ndjson": "jsonl",
     ".conllu": "conllu",
 }
-KINDS = ("text", "jsonl", "conllu")
+Kind = Literal["text", "jsonl", "conllu"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 WHOLE_BYTES = 64 << 20  # files up to this size are hashed whole: 0.05 s on the machine of docs/lab.md
 END_BYTES = 1 << 20  # of a larger one, this much of each end
 SHOWN = 200  # characters of a name in an error

@@ -27,8 +27,8 @@ from typing import Any, cast
 
 from manyheads.base import no_access, one_of, plural
 from manyheads.corpora.corpus import Corpus
-from manyheads.corpora.lines import KINDS, STDIN, Line, Source, digest_of, find_sources, numbered_lines, stretches
-from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, treebank_documents
+from manyheads.corpora.lines import KINDS, STDIN, Kind, Line, Source, digest_of, find_sources, numbered_lines, stretches
+from manyheads.corpora.treebanks import PASSAGE_WORDS, UNITS, Unit, treebank_documents
 from manyheads.errors import FileAccessError, TextError
 from manyheads.texts import Document
 
@@ -84,10 +84,10 @@ class Reader:
 def open_corpus(
     sources: str | Path | Sequence[str | Path],
     *,
-    kind: str | None = None,
+    kind: Kind | None = None,
     lines: bool = False,
     field: str = "text",
-    unit: str = "sentence",
+    unit: Unit = "sentence",
 ) -> Corpus:
     """Texts from files, folders, "-" (stdin) and "hf:NAME[:SPLIT]" (a Hugging Face dataset), one after another.
 

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from conllu import Token, parse_token_and_metadata
 from conllu.exceptions import ParseException
@@ -29,7 +29,8 @@ from manyheads.corpora.lines import Line, stretches
 from manyheads.errors import TextError
 from manyheads.texts import ROOT, Document, Gold, GoldWord, Mention
 
-UNITS = ("sentence", "passage")
+Unit = Literal["sentence", "passage"]
+UNITS: tuple[Unit, ...] = get_args(Unit)
 MARKED = re.compile(r"[\t|]Entity=")
 SENTENCE_LINES = 10_000  # the longest sentences of treebanks have some hundred words; one parsed takes kilobytes a word
 PASSAGE_WORDS = 128  # Clark et al. 2019 cut documents to 128 tokens for coreference

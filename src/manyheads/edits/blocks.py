@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from einops import rearrange
@@ -228,7 +227,7 @@ class _ForwardStack:
     set_before: Callable[..., object] | None
     forwards: dict[int, list[Callable[..., object]]] = field(default_factory=dict)  # by thread
 
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         forwards = self.forwards.get(threading.get_ident())
         return (forwards[-1] if forwards else self.forward)(*args, **kwargs)
 

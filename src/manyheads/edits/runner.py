@@ -23,7 +23,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64, Int
@@ -392,7 +392,7 @@ class Runner:
             else:
                 forward = block.module.forward
 
-                def edited(*args: Any, **kwargs: Any) -> object:
+                def edited(*args: object, **kwargs: object) -> object:
                     with tap(block.module, edits=[editor], guard=False):
                         return forward(*args, **kwargs)
 

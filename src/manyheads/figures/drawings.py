@@ -7,7 +7,7 @@ and heads. The curves of a training are lines over its steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float64
@@ -44,15 +44,14 @@ WIDTH, HEIGHT, MARGIN = 860, 460, 36
 LEFT, RIGHT, TOP, BOTTOM = 90, 40, 100, 76
 
 
-def draw(result: object, **options: Any) -> Sheet:
+def draw(result: object, column: str | None = None, **options: object) -> Sheet:
     """The drawing of a result, by the name of its class. Options are those of the result's `plot`.
 
     Errors: StatisticError for a column that is not there, or has no numbers; those of the drawing.
     """
-    column = options.get("column")
     own = DRAWINGS.get(type(result).__name__)
     if own is not None and column is None:
-        return own(result, **{name: value for name, value in options.items() if name != "column"})
+        return own(result, **options)
     return draw_column(cast(PerHeadResult, result), column)
 
 

@@ -32,7 +32,7 @@ def read_heads(
     *,
     keep: float | None = None,
     threshold: float | None = None,
-    join: str | None = None,
+    join: Literal["maximum", "mean"] | None = None,
 ) -> HeadSplit:
     """The list of heads in a file or folder, as a split of the key/value heads of `lm`.
 

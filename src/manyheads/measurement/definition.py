@@ -97,7 +97,7 @@ def _defined(
     """What the definition gives for each text and head of a layer."""
     assert statistic.definition is not None
     num_texts, num_heads = layer.q.shape[:2]
-    values = torch.full((num_texts, num_heads), math.nan, dtype=torch.float64)
+    values = torch.full((num_texts, num_heads), math.nan, dtype=torch.float64, device="cpu")
     mask = layer.mask.expand(num_texts)
     for text, length in enumerate(tokens.lengths.tolist()):
         one, own = slice(text, text + 1), slice(0, length)

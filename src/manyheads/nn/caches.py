@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -30,7 +30,8 @@ from torch import Tensor
 from manyheads.base import one_of
 from manyheads.errors import ShapeError
 
-KINDS = ("growing", "static", "sliding", "cross")
+Kind = Literal["growing", "static", "sliding", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 LARGEST = 127  # of an int8 cache's whole numbers: symmetric, so that -x is held as well as x
 FIRST_CAPACITY = 64  # positions of a growing buffer at first: a few doublings from any length
 
@@ -43,7 +44,7 @@ class KVCache:
     Errors: ShapeError for what does not fit: other shapes, dtype or device than before, or more than `static` holds.
     """
 
-    def __init__(self, kind: str = "growing", size: int | None = None, *, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, kind: Kind = "growing", size: int | None = None, *, dtype: torch.dtype | None = None) -> None:
         one_of("kind", kind, KINDS, ShapeError, "is no kind of cache")
         if (kind in ("static", "sliding")) != (size is not None):
             raise ShapeError(f"{kind=} with {size=}: static and sliding caches take a size of 1 or more, others none.")

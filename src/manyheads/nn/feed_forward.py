@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,8 @@ from manyheads.nn.projections import Projection
 
 WIDENING = 4
 GATED_WIDENING = Fraction(8, 3)  # 2/3 of 4: three matrices of this width hold what two of width 4 do
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -41,7 +43,7 @@ class FeedForward(nn.Module):
         embed_dim: int,
         hidden_dim: int | None = None,
         *,
-        activation: str = "gelu",
+        activation: Activation = "gelu",
         bias: bool = True,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
@@ -51,7 +53,8 @@ class FeedForward(nn.Module):
         _check(embed_dim, hidden_dim, dropout)
         one_of("activation", activation, ACTIVATIONS, ShapeError, "is no activation here")
         self.embed_dim, self.hidden_dim = embed_dim, hidden_dim or WIDENING * embed_dim
-        self.activation, self.dropout = activation, dropout
+        self.activation: Activation = activation
+        self.dropout = dropout
         self.up_proj = Projection(embed_dim, self.hidden_dim, bias, device=device, dtype=dtype)
         self.down_proj = Projection(self.hidden_dim, embed_dim, bias, device=device, dtype=dtype)
 

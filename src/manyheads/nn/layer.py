@@ -15,7 +15,7 @@ Oracle: reference.attend.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from einops import rearrange
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         softcap: float | None = None,
         scale: float | Sequence[float] | None = None,
         head_scale: bool = False,
-        mask_true: str = "hide",
+        mask_true: Literal["hide", "see"] = "hide",
         projections: str | Mapping[str, nn.Module] | None = None,
         attend: Callable[..., Any] | None = None,
         device: torch.device | str | None = None,
@@ -136,7 +136,8 @@ class MultiHeadAttention(nn.Module):
         self.sizes = sizes = read_sizes(options)
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, sizes.num_kv_heads
         self.head_dim, self.v_head_dim, self.kdim, self.vdim = sizes.head_dim, sizes.v_head_dim, sizes.kdim, sizes.vdim
-        self.dropout, self.batch_first, self.mask_true = dropout, batch_first, mask_true
+        self.dropout, self.batch_first = dropout, batch_first
+        self.mask_true: Literal["hide", "see"] = mask_true
         self.causal, self.window, self.softcap, self.attend = causal, window, softcap, attend
         self.alibi, self.add_zero_attn = alibi, add_zero_attn
         self.scale = sizes.head_dim**-0.5 if scale is None else scale if isinstance(scale, float | int) else 1.0

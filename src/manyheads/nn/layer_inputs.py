@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -170,7 +170,7 @@ def read_masks(
     attn_mask: Tensor | None,
     key_padding_mask: Tensor | None,
     shape: tuple[int, int, int, int],
-    mask_true: str,
+    mask_true: Literal["hide", "see"],
     like: Tensor,
 ) -> tuple[Tensor | None, Tensor | None]:
     """`(visible, bias)`, each "#b #h #q k" or None. `shape` is (b, h, q, k), extra keys left out."""

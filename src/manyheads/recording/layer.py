@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -128,33 +128,30 @@ class LayerRecord(Shown):
         return out[0] if head is not None else out
 
     def weights_at(
-        self, queries: Int[Tensor, "pairs"], keys: Int[Tensor, "pairs"], text: int = 0
+        self, queries: Int[Tensor, "pairs"] | Sequence[int], keys: Int[Tensor, "pairs"] | Sequence[int], text: int = 0
     ) -> Float[Tensor, "h pairs"]:
         """The exact weights of chosen cells, all heads. Cost: O(pairs * h * d). Hidden cells are 0."""
-        text, queries, keys = (
-            self._text(text),
-            torch.as_tensor(queries, device="cpu"),
-            torch.as_tensor(keys, device="cpu"),
-        )
-        limits = {"queries": (queries, self.num_queries(text)), "keys": (keys, self.num_keys(text))}
+        text = self._text(text)
+        rows, columns = (torch.as_tensor(index, device="cpu") for index in (queries, keys))
+        limits = {"queries": (rows, self.num_queries(text)), "keys": (columns, self.num_keys(text))}
         for name, (index, limit) in limits.items():
             if len(index) and not 0 <= int(index.min()) <= int(index.max()) < limit:
                 raise ShapeError(
                     f"{name} run from {int(index.min())} to {int(index.max())}, but text {text} has {limit} of them."
                 )
-        return cell_weights(self._layer, text, queries, keys).to(self._layer.dtype)
+        return cell_weights(self._layer, text, rows, columns).to(self._layer.dtype)
 
     def word_weights(
         self,
         head: int | None = None,
         text: int = 0,
-        how: str = "mean",
+        how: Literal["mean", "first", "max"] = "mean",
         words: Words | str | None = None,
         *,
         key_words: Words | None = None,
         queries: slice | None = None,
         keys: slice | None = None,
-        drop: str = "none",
+        drop: Literal["none", "special", "wordless"] = "none",
     ) -> WordMap:
         """The exact map between the words of one text, `(queries, keys, weights)`: units, and the weights between them.
 

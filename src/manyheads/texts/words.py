@@ -29,7 +29,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -235,8 +235,10 @@ _MARKS: tuple[tuple[str, Callable[[Sequence[str]], bool], Callable[[str], bytes]
     ("none found: each piece apart", lambda pieces: True, lambda piece: _utf8(f" {piece}")),
 )
 
-HOWS = ("mean", "first", "max")
-DROPS = ("none", "special", "wordless")
+How = Literal["mean", "first", "max"]
+HOWS: tuple[How, ...] = get_args(How)
+Drop = Literal["none", "special", "wordless"]
+DROPS: tuple[Drop, ...] = get_args(Drop)
 By = str | Sequence[Sequence[Span]]
 
 
@@ -323,7 +325,7 @@ class Words:
         because = f"words by {way}, from {source}" + (f"; tokens that straddle words: {astride}" if astride else "")
         return Words(tokens, tuple(texts), spans, tuple(map(tuple, offsets)), of_token, straddling, because)
 
-    def units(self, text: int = 0, drop: str = "none") -> tuple[Unit, ...]:
+    def units(self, text: int = 0, drop: Drop = "none") -> tuple[Unit, ...]:
         """A text's units in the order of their first tokens: words that have tokens, and tokens of no word.
 
         `drop="special"` leaves out what the tokenizer added, `"wordless"` every token of no word. Cost: O(tokens).
@@ -363,7 +365,7 @@ class Words:
 
 
 def merge(
-    weights: Float[Tensor, "*h q k"], from_words: Int[Tensor, "from"], to_words: Int[Tensor, "to"], how: str = "mean"
+    weights: Float[Tensor, "*h q k"], from_words: Int[Tensor, "from"], to_words: Int[Tensor, "to"], how: How = "mean"
 ) -> Float[Tensor, "*h r c"]:
     """A map of pieces as a map of words: columns of a word are summed, its rows become one row.
 
@@ -389,7 +391,7 @@ class Merging:
     The rows of a word may come in several blocks. State: the map so far and, for "max", the mass of each row.
     """
 
-    def __init__(self, from_words: Int[Tensor, "q"], to_words: Int[Tensor, "k"], how: str = "mean") -> None:
+    def __init__(self, from_words: Int[Tensor, "q"], to_words: Int[Tensor, "k"], how: How = "mean") -> None:
         one_of("how", how, HOWS, StatisticError, "is not a way to merge the rows of a word")
         self._how, self._rows, self._columns = how, from_words, to_words
         self._num_rows, self._num_columns = (int(w.max()) + 1 if len(w) else 0 for w in (from_words, to_words))

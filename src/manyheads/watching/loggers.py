@@ -52,7 +52,7 @@ class Media(Protocol):
     def Image(self) -> Callable[..., object]: ...
 
 
-Logger = Writer | Run
+Logger = Writer | Run | ModuleType  # the module wandb or trackio has `log`, and what is no logger is refused
 
 
 def check_logger(logger: object) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -168,7 +168,7 @@ def _followed(lm: LoadedModel, batch: Batch, follower: _Follower) -> tuple[_Foll
 
             stack.callback(module.register_forward_hook(in_this_thread).remove)
 
-        def project(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        def project(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
             if not pending:
                 return
             call = pending.pop()
@@ -416,7 +416,7 @@ class _Follower(CallsOfTorch):
         if isinstance(first, Tensor):
             self.of_feed_forward = {id(first): first}
 
-    def pass_norm(self, path: str, module: nn.Module, args: tuple[Any, ...], y: object) -> None:
+    def pass_norm(self, path: str, module: nn.Module, args: tuple[Tensor, ...], y: object) -> None:
         x = args[0] if args else None
         if not isinstance(x, Tensor) or not isinstance(y, Tensor) or x.shape != y.shape:
             return

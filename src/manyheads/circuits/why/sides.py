@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -629,10 +629,12 @@ def patched(
             calls.append(seen)
             raise Enough
 
-    def replace(numbers: list[int]) -> Callable[..., Any]:
+    def replace(numbers: list[int]) -> Callable[..., object]:
         later = iter(numbers)
 
-        def hook(module: nn.Module, args: object, output: Any) -> Any:
+        def hook(
+            module: nn.Module, args: object, output: Tensor | tuple[Tensor, ...] | list[Tensor]
+        ) -> Tensor | Sequence[Tensor] | None:
             if threading.get_ident() != thread or (number := next(later, None)) is None:
                 return None
             entry = stream.entries[number]
@@ -649,7 +651,13 @@ def patched(
                 for text, place in removed:
                     new[text] -= entry.written((torch.zeros_like(places), places))[place].to(new.dtype)
                 new = new.reshape(-1, new.shape[-1]) if result.ndim == 2 and entry.tensor.ndim == 2 else new
-            return new if result is output else type(output)((new, *output[1:]))
+            return (
+                (new, *output[1:])
+                if isinstance(output, tuple)
+                else [new, *output[1:]]
+                if isinstance(output, list)
+                else new
+            )
 
         return hook
 

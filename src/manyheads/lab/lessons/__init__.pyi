@@ -10,6 +10,7 @@ from .cells import matrix as matrix
 from .lesson import CellBlock as CellBlock
 from .lesson import Lesson as Lesson
 from .lesson import ProseBlock as ProseBlock
+from .parameters import Values as Values
 from .parameters import whole as whole
 from .progress import Progress as Progress
 from .shelf import answer as answer

@@ -19,15 +19,16 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
+from typing_extensions import TypeVar  # typing's own has defaults from Python 3.13 on
 
 from manyheads import private_names, units
 from manyheads.base import brief, few
@@ -41,6 +42,22 @@ from manyheads.models.loading.pretrained import SPREAD, build, class_for, proces
 from manyheads.models.loading.protocols import Processor, Tokenizer
 from manyheads.results import Shown
 from manyheads.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    class TransformersModel(PreTrainedModel):
+        """What `load` builds of a checkpoint, for type checkers: a `PreTrainedModel`, and how it is called to write.
+
+        transformers' own `generate` cannot be bound, by its types, to any of its models. It raises where a model has no
+        head to write with.
+        """
+
+        generate: Callable[..., Any]  # as torch types the call of a module
+
+
+ModelT = TypeVar("ModelT", bound=nn.Module, covariant=True, default=nn.Module)
+"""The class of a loaded model's module: transformers' own where `load` built it, the module's where it was in hand."""
 
 CPU_PASS = 16.0  # tokens of padding that a batch may take on with a further text on a CPU: less than a pass costs there
 HEAD_MASKS = ("head_mask", "decoder_head_mask", "cross_attn_head_mask")
@@ -84,7 +101,7 @@ class Loading:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LoadedModel(Shown):
+class LoadedModel(Shown, Generic[ModelT]):
     """A model in eval mode, its tokenizer (None: inputs come some other way), its name, and why it is as it is.
 
     `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none. `stored`:
@@ -94,7 +111,7 @@ class LoadedModel(Shown):
     reads such texts on purpose passes `verbose=False`.
     """
 
-    model: nn.Module = field(repr=False)
+    model: ModelT = field(repr=False)
     tokenizer: Tokenizer | None = field(repr=False)
     name: str
     because: str
@@ -251,6 +268,31 @@ class LoadedModel(Shown):
     def spec(self) -> ModelSpec:
         """The model's sites and dimensions. Raises ModelError if we have no way into its attention."""
         return describe(self.model, self.name)
+
+
+@overload
+def load(
+    what: str | os.PathLike[str],
+    *,
+    tokenizer: Tokenizer | Literal[False] | None = None,
+    processor: Processor | Literal[False] | None = None,
+    name: None = None,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    attn_implementation: str | None = None,
+) -> LoadedModel[TransformersModel]: ...
+
+
+@overload
+def load(
+    what: ModelT,
+    *,
+    tokenizer: Tokenizer | Literal[False] | None = None,
+    processor: Processor | Literal[False] | None = None,
+    name: str | None = None,
+) -> LoadedModel[ModelT]: ...
 
 
 def load(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -549,7 +549,7 @@ class Pooled(Request):
     """
 
     size: int
-    how: str = "mean"
+    how: Literal["mean", "max"] = "mean"
 
     one_text_a_group = True
 

@@ -22,7 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -48,7 +48,8 @@ MIN_RECALL = 0.5
 
 DEPTHS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SPARE_TOKENS = 8  # more than the needle has, that the answer may take
-VARIANTS = ("code", "paper")
+Variant = Literal["code", "paper"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None, "repetition_penalty": 1.0}
 
 
@@ -106,7 +107,7 @@ def retrieval_scores(
     lengths: Sequence[int],
     depths: Sequence[float] = DEPTHS,
     generate: int | None = None,
-    variant: str = "code",
+    variant: Variant = "code",
     min_recall: float = MIN_RECALL,
 ) -> RetrievalScores:
     """How much each head of a causal language model retrieves.
