@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer.models import OptionInfo
@@ -297,7 +297,7 @@ def chosen_shard(shard: str | None, by: str, out: Path | None, of_all: dict[str,
         raise TextError(
             f"{refused[0]} is about all texts, and --shard measures a part: give it to manyheads merge, later."
         )
-    return corpora.Shard.read(shard, by)
+    return corpora.Shard.read(shard, cast(Literal["text", "file"], by))
 
 
 def save_sums(sums: Sequence[Any], path: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from manyheads.corpora.corpus import Corpus, corpus_of
 from manyheads.corpora.sources import open_corpus
@@ -134,7 +134,7 @@ def own_corpus() -> Corpus:
     )
 
 
-def gold_corpus(unit: str = "sentence") -> Corpus:
+def gold_corpus(unit: Literal["sentence", "passage"] = "sentence") -> Corpus:
     """The sentences, or passages of them, as `open_corpus` gives a treebank's. Errors: TextError, FileAccessError."""
     corpus = open_corpus(Path(str(FOLDER)) / SENTENCES, unit=unit)
     return replace(corpus, origin="bundled annotated sentences")

@@ -64,7 +64,7 @@ def check_logger(logger: object) -> None:
         )
 
 
-def media_of(logger: Run) -> Media | None:
+def media_of(logger: Run | ModuleType) -> Media | None:
     """The module that a run, or the module itself, has its `Histogram` and `Image` from; None where there is none."""
     path = logger.__name__ if isinstance(logger, ModuleType) else type(logger).__module__
     module = sys.modules.get(path.partition(".")[0])
