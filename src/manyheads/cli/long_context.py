@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.text import Text
@@ -301,7 +301,7 @@ def heads(
     except OSError as error:
         raise no_access("read", path, error) from error
     lm = load_model(talk, ModelChoice(model, device, dtype), reads=False)
-    split = read_heads(path, lm, keep=keep, threshold=threshold, join=cast("Literal['maximum', 'mean'] | None", join))
+    split = read_heads(path, lm, keep=keep, threshold=threshold, join=cast(Literal["maximum", "mean"] | None, join))
     if out is not None:
         split.save(out)
     if as_json:
