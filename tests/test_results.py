@@ -440,7 +440,8 @@ class World:
             compared["L1H1"],
             repeats,
             repeats.after["L0H1"],
-            probes.ask_probes(llama),
+            answers := probes.ask_probes(llama),
+            next(probe for probe in answers.values() if probe.scores is not None),
             self.page_labels,
             compare.backup_heads(llama, TEXTS, "L0H1"),
             probes.retrieval_scores(llama, TEXTS, "a dog", "the", lengths=(24,), depths=(0.5,), generate=2),
@@ -629,6 +630,10 @@ def test_result_with_a_figure_returns_it_as_matplotlibs(read, tmp_path):
         name = type(part).__name__
         if hasattr(part, "plot") and name not in drawn:
             if name == "HeadSplit" and "curve" not in part.evidence:
+                continue
+            if name == "Probe" and part.scores is None:
+                with pytest.raises(mh.errors.StatisticError, match="was not asked"):
+                    part.plot()
                 continue
             drawn[name] = part.plot(1) if name == "LayerRecord" else part.plot()
     assert drawn.keys() >= {
