@@ -2,12 +2,13 @@
 // them, by `--mode exact`, the program that some pages without a server load when they compute maps (src/lib/api/exact.ts).
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vitest/config";
+import { leanOpenSeadragon } from "./dev/lean-openseadragon.ts";
 
 const PROGRAMS: Record<string, string> = { exact: "src/lib/exact/program.ts", play: "src/play/program.ts" };
 
 export default defineConfig(({ mode }) => ({
-  plugins: [svelte()],
-  resolve: { alias: { "d3-geo": "/src/lib/draw/no-geography.ts" } },
+  plugins: [svelte(), leanOpenSeadragon()],
+  resolve: { alias: { "d3-geo": "/src/lib/draw/no-geography.ts", "d3-scale-chromatic": "/src/lib/draw/no-schemes.ts" } },
   build: {
     outDir: "../src/manyheads/studio/static",
     copyPublicDir: !PROGRAMS[mode],

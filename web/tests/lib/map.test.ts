@@ -1,5 +1,7 @@
 // Maps: tiles, cells and pixels, rulers, weights of a row.
 import { describe, expect, it } from "vitest";
+import openseadragon from "openseadragon/build/openseadragon/openseadragon.js?raw";
+import { leanScript } from "../../dev/lean-openseadragon.ts";
 import { TILE } from "../../src/lib/api/types";
 import type { Feed, TileValues } from "../../src/lib/map/feed";
 import { cellsAt, cellWords, levelFor, LruCache, tileOf, topLevel } from "../../src/lib/map/tiles";
@@ -129,5 +131,16 @@ describe("leaving out all but a row's largest weights", () => {
     expect(left(0.6, 0, first)).toContain(3);
     expect(left(0.9, 0, first)).not.toContain(3);
     expect(left(0.6, 0, first)).not.toContain(5);
+  });
+});
+
+describe("the library that draws maps", () => {
+  it("comes without what the page never uses, and a section that is not there is told", () => {
+    const lean = leanScript(openseadragon);
+    for (const name of ["WebGLDrawer", "ReferenceStrip", "IIIFTileSource"]) expect(lean).not.toMatch(new RegExp(`(class|\\.) ?${name} ?(=|extends)`));
+    for (const name of ["Viewport", "TileSource", "TiledImage", "World"]) expect(lean).toContain(`$.${name} = `);
+    expect(lean).toContain("class CanvasDrawer extends");
+    expect(() => new Function(lean)).not.toThrow();
+    expect(() => leanScript(lean)).toThrow(/no section .*WebGLDrawer/);
   });
 });
