@@ -133,6 +133,13 @@ export class Question {
     return ranked.sort((a, b) => b.value - a.value)[0]?.head ?? null;
   }
 
+  /** The scene of one word that is played from here: of the asked word in its telling head, else of `link`, the text's most telling one. */
+  scene(heads: readonly Pick<AtlasHead, "head">[], link: { head: string; query: number } | null | undefined): { head: string; query: number; name: string } | null {
+    const head = this.from < 0 ? link?.head : this.telling(heads);
+    const word = this.from < 0 ? this.#indexOf(link?.query ?? null) : this.from;
+    return head && word >= 0 ? { head, query: this.from < 0 ? link!.query : this.words[word]!.begin, name: this.name(word) } : null;
+  }
+
   /** Why no head links the two words, where none can; "" otherwise. */
   get refusal(): string {
     if (!this.answer || this.to < 0 || Array.from(this.#session.heads.keys()).some((head) => !Number.isNaN(this.weight(head)))) return "";
