@@ -313,21 +313,25 @@ def test_a_massive_activation_is_named_with_its_writer(fresh):
         qkv = body.h[1].attn.c_attn
         qkv.weight[:, 36:72], qkv.bias[36:72] = qkv.weight[:, :36], qkv.bias[:36]
     answer = mh.why(lm, TEXT, "L1H2", 8, 0)
-    assert answer.massive.startswith(f"the key holds a massive activation: the stream of {answer.to_token!s} is ")
-    assert answer.massive.endswith("times as long as a usual one, and position embedding wrote it")
+    key = answer.to_token
+    opening = f"the key “{key.token.strip()}” ({key.position}) holds a massive activation: position embedding made its stream "
+    assert answer.massive.startswith(opening)
+    assert answer.massive.endswith(
+        " times as long as that of a usual token, and heads that find nothing to read often look at such a token"
+    )
     other = mh.why(lm, TEXT, "L1H2", 8, 5, against=0)
-    assert other.massive.startswith("a rival holds a massive activation") and other.massive in str(other)
+    assert other.massive == answer.massive.replace("the key", "a rival", 1) and other.massive in str(other)
 
 
 @pytest.mark.slow  # 360 MB are read; the test before this one holds the words, this one a trained model
 def test_the_first_tokens_massive_activation_is_said_to_be_what_a_sink_looks_at(smollm2):
     answer = mh.why(smollm2, "When Mary and John went to the store", "L20H3", " to", "When")
     assert answer.weight > 0.9 and answer.key[0].writer == "L11 feed-forward"
-    assert answer.massive.startswith("the key holds a massive activation: the stream of 'When' (0) is ")
-    assert answer.massive.endswith("times as long as a usual one, and L11 feed-forward wrote it")
+    opening = "the key “When” (0) holds a massive activation: L11 feed-forward made its stream "
+    assert answer.massive.startswith(opening) and "times as long as that of a usual token" in answer.massive
     assert answer.massive in str(answer)
     other = mh.why(smollm2, "When Mary and John went to the store", "L20H3", " to", " John", against="When")
-    assert "a rival holds a massive activation" in other.massive and "is no story" in str(other)
+    assert "a rival “When” (0) holds a massive activation" in other.massive and "is no story" in str(other)
     row = other.of("L11 feed-forward", "key")
     assert row.share < -5 and row.at_rivals == pytest.approx(row.share, rel=0.2)
 

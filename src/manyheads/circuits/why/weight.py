@@ -411,9 +411,10 @@ def _massive(side: Split, row: Row, key: int, contrast: Tensor, names: Places) -
             continue
         order = ((side.products @ contrast) if place == key else -parts).argsort(descending=True)[:LEADING].tolist()
         if writer in order:
-            is_key = "the key holds" if place == key else "a rival holds"
+            token = names.at(place)
             lines.append(
-                f"{is_key} a massive activation: the stream of {names.at(place)} is {ratio:.0f} times as long as a "
-                f"usual one, and {side.writers[writer].name} wrote it"
+                f"{'the key' if place == key else 'a rival'} “{token.token.strip() or token.token}” ({token.position}) "
+                f"holds a massive activation: {side.writers[writer].name} made its stream {ratio:.0f} times as long as "
+                f"that of a usual token, and heads that find nothing to read often look at such a token"
             )
     return "; ".join(lines)
