@@ -14,6 +14,7 @@ const SHORTEST = 0.32; // seconds of one layer
 const ENDING = 2.6;
 const MOST_CHAPTERS = 7;
 const HARDLY = 0.005; // of what the token becomes: what rounds to less than 1 % is said in words
+const NAMED = 3; // heads that the ending names, and whose links it draws
 const CELLS = 96; // of the stream's strip; of a wider stream each is a mean
 
 interface LayerPart {
@@ -28,8 +29,6 @@ interface PassHeader {
   token: number;
   heads: string[];
   layers: LayerPart[];
-  embedding: number;
-  biases: number;
   next: { text: string; probability: number }[];
   said: string;
 }
@@ -101,10 +100,10 @@ class Pass implements Scene {
   }
 
   words(t: number): Words {
-    const { layers, embedding, biases, said } = this.header;
+    const { layers, said } = this.header;
     const now = this.#at(t);
     if (now < 0) return { headline: `${this.#me} begins as a word at its place, and knows no other.`, figures: `${layers.length} layers of ${this.#layers[0]!.length} heads will move it` };
-    if (now >= layers.length) return { headline: curled(said), figures: `shares of what it becomes: layers ${share(1 - embedding - biases)} · the word itself ${share(embedding)} · biases ${share(biases)}` };
+    if (now >= layers.length) return { headline: curled(said), figures: this.#ending() };
     const layer = layers[now]!;
     const best = this.#best(now)[0]!;
     const looks = `${best.head} looks at ${quoted(this.tokens, best.key)} (${share(best.weight)})`;
@@ -116,6 +115,20 @@ class Pass implements Scene {
     if (!isFelt(best.share) && isFelt(layer.heads)) return { headline: `Layer ${layer.layer}: no head alone moves ${this.#me} much; ${looks}.`, figures };
     if (!isFelt(best.share)) return { headline: `Layer ${layer.layer}: its feed-forward moves ${this.#me}; its heads hardly do.`, figures: `${figures} · ${looks}` };
     return { headline: `Layer ${layer.layer}: ${best.head} moves ${this.#me} most, and looks at ${quoted(this.tokens, best.key)} (${share(best.weight)}).`, figures };
+  }
+
+  /** What moved the token most, over all layers: the feed-forward, and the heads with where they look. */
+  #ending(): string {
+    const feed = this.header.layers.reduce((top, layer) => (layer.feed_forward > top.feed_forward ? layer : top));
+    const names = this.#most().map(({ head, share: part, key, weight }) => `${head} ${share(part)}${key === this.header.token ? "" : ` → ${called(this.tokens, key)} (${share(weight)})`}`);
+    const parts = [`feed-forward L${feed.layer} ${share(feed.feed_forward)}`, names.length ? `heads ${names.join(", ")}` : ""];
+    if ((this.#most()[0]?.share ?? 0) > feed.feed_forward) parts.reverse();
+    return `moved it most: ${parts.filter(Boolean).join(" · ")}`;
+  }
+
+  /** The heads that moved the token most, over all layers. */
+  #most(): Part[] {
+    return this.parts.filter((part) => part.share >= HARDLY).sort((a, b) => b.share - a.share).slice(0, NAMED);
   }
 
   table(): Table {
@@ -188,10 +201,10 @@ class Pass implements Scene {
     const right = next.length ? 210 * scale : 24 * scale;
     const column = (width - left - right) / (layers.length + 0.6);
     const most = Math.max(...this.#layers.map((heads) => heads.length));
-    const top = height * 0.34; // the sentence and its links lie above
+    const top = Math.min(height * 0.26, 150 * scale); // the sentence and its links lie above
     const bottom = height - 26 * scale;
-    const cell = Math.max(3, Math.min(34 * scale, column * 0.52));
-    const tall = Math.max(3, Math.min(34 * scale, (bottom - top - 30 * scale) / (most + 1.8)));
+    const cell = Math.max(3, Math.min(48 * scale, column * 0.52));
+    const tall = Math.max(3, Math.min(48 * scale, (bottom - top - 30 * scale) / (most + 1.8)));
     const narrow = Math.max(3, Math.min(14 * scale, column * 0.26));
     const tallest = tall * most;
     const every = Math.ceil((30 * scale) / column); // names of layers that would touch are left out
@@ -251,19 +264,20 @@ class Pass implements Scene {
     }
     const from = { x: middles.get(asks)!, y: y - 18 * scale };
     const looked = new Set<number>();
-    if (now >= 0 && now < last) {
-      const p = this.#progress(t, now);
-      for (const { key, weight: part, head } of this.#best(now).reverse()) { // the one that moves it most lies on top
-        if (!middles.has(key) || key === asks) continue;
-        looked.add(key);
-        const first = head === this.header.layers[now]!.top[0];
-        stage.line(arcOf(from, { x: middles.get(key)!, y: from.y }, room.h - 30 * scale), first ? colours.accent : colours.ink3, Math.max(1, part * 22 * scale * p), first ? 0.9 : 0.55);
-      }
+    // While a layer works, its heads' links; at the end those of the heads that moved it most of all.
+    const working = now >= 0 && now < last;
+    const heads = working ? this.#best(now) : now < 0 ? [] : this.#most();
+    const p = working ? this.#progress(t, now) : ease(t, this.#done, this.#done + 0.9);
+    for (const { key, weight: part, head } of [...heads].reverse()) { // the one that moves it most lies on top
+      if (!middles.has(key) || key === asks) continue;
+      looked.add(key);
+      const first = head === heads[0]!.head;
+      stage.line(arcOf(from, { x: middles.get(key)!, y: from.y }, room.h - 30 * scale), first ? colours.accent : colours.ink3, Math.max(1, part * 22 * scale * p), first ? 0.9 : 0.55);
     }
     for (const token of shown) {
       const entry = this.tokens[token]!;
       const strong = token === asks;
-      const colour = strong ? colours.accent : looked.has(token) ? colours.ink : entry.special || now >= 0 && now < last ? colours.ink3 : colours.ink2;
+      const colour = strong ? colours.accent : looked.has(token) ? colours.ink : entry.special || working ? colours.ink3 : colours.ink2;
       stage.text(label(entry, 14), middles.get(token)!, y, { size, mono: true, align: "center", weight: strong ? 700 : 400, colour });
     }
   }

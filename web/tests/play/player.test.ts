@@ -93,7 +93,7 @@ describe("a forward pass", () => {
   const envelope = {
     header: {
       token: 2, heads: ["L0H0", "L0H1", "L1H0", "L1H1", "L2H0", "L2H1", "L3H0", "L3H1"], layers: [layer(0, 0.003, -0.004), layer(1, 0.002, 0.31), layer(2, 0.4, 0.2), layer(3, 0.006, 0.1)],
-      embedding: 0.08, biases: 0.01, next: [], said: '"to, 2nd" ends', arrays: [],
+      next: [], said: '"to, 2nd" ends', arrays: [],
     },
     arrays: {
       share: numbers([0.001, 0.002, -0.001, 0.003, 0.1, 0.3, 0.003, 0.003]), weight: numbers([0.2, 0.27, 0.4, 0.5, 0.6, 0.81, 0.3, 0.7]),
@@ -111,6 +111,10 @@ describe("a forward pass", () => {
     expect(said(1).headline).toBe("Layer 1: its feed-forward moves “to, 2nd”; its heads hardly do.");
     expect(said(1).figures).toContain("its heads < 1 % (L1H1 < 1 %) · its feed-forward 31 % · L1H1 looks at “Mary” (50 %)");
     expect(said(3).headline).toBe("Layer 3: no head alone moves “to, 2nd” much; L3H1 looks at “to, 1st” (70 %).");
+    expect(scene.words(scene.end)).toEqual({
+      headline: "“to, 2nd” ends",
+      figures: "moved it most: feed-forward L1 31 % · heads L2H1 30 % → Mary (81 %), L2H0 10 % → Mary (60 %)",
+    });
     expect(said(2).headline).toBe("Layer 2: L2H1 moves “to, 2nd” most, and looks at “Mary” (81 %).");
   });
 });
