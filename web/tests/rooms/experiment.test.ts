@@ -6,6 +6,7 @@ import type { Store } from "../../src/lib/state/storage";
 import { keyOf, readEntries, saveEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
 import {
   allHeads, countInWords, headsBetween, headsInWords, headsNamed, headsOfColumn, placeOf,
+  beginning,
 } from "../../src/rooms/experiment/heads";
 import {
   controlInWords, controlUnit, figure, resultCsv, summary, unitOf, whyNoControl, withoutRounding, withoutTrace, type ResultLike,
@@ -280,5 +281,17 @@ describe("scenes", () => {
     expect(moved[0]!.moved).toBeCloseTo(2 / 4, 6);
     expect(moved[1]!.moved).toBeCloseTo((0.75 + 0.25) / (1.5 + 2), 6);
     expect(mostMoved(from, to, 1)).toHaveLength(1);
+  });
+});
+
+describe("a first run", () => {
+  const tokens = ["When", "Mary", "went", "to", "Mary"].map((label) => ({ label }));
+  it("is offered for the head that links two words most, with what it does", () => {
+    expect(beginning({ head: "L4H3", query: 3, key: 4, weight: 0.812 }, tokens, ["L0H0", "L4H3"])).toEqual({ head: "L4H3", words: "L4H3 links “to” to “Mary, 2nd” (81 %)." });
+  });
+  it("is offered for no head that the model does not have, and for no link of another text", () => {
+    expect(beginning({ head: "L4H3", query: 3, key: 4, weight: 0.8 }, tokens, ["L0H0"])).toBeNull();
+    expect(beginning({ head: "L4H3", query: 7, key: 4, weight: 0.8 }, tokens, ["L4H3"])).toBeNull();
+    expect(beginning(null, tokens, ["L4H3"])).toBeNull();
   });
 });

@@ -3,6 +3,7 @@
 // The sandbox's grid holds a set of names, a plan's step one text of the grammar. The text is as short as possible (whole
 // layers, runs, the same column in every layer), since a step takes at most 4,000 characters.
 import type { LayerInfo } from "../../lib/api/types";
+import { percent, toldApart } from "../../lib/draw/format";
 
 /** The fields of a layer that this file uses. */
 export type LayerShape = Pick<LayerInfo, "stack" | "layer" | "num_heads"> & Partial<Pick<LayerInfo, "num_kv_heads">>;
@@ -31,6 +32,16 @@ export function placeOf(head: string): HeadPlace | null {
 
 export function headsOfLayer(layer: LayerShape): string[] {
   return Array.from({ length: layer.num_heads }, (_, index) => headName(layer.stack, layer.layer, index));
+}
+
+/** What a visitor begins with: the head that links two words of the open text most, and what it does; null where none is known. */
+export function beginning(
+  link: { head: string; query: number; key: number; weight: number } | null | undefined, tokens: readonly { label: string }[], heads: readonly string[],
+): { head: string; words: string } | null {
+  const labels = tokens.map(({ label }) => label);
+  const [query, key] = [link ? labels[link.query] : undefined, link ? labels[link.key] : undefined];
+  if (!link || query === undefined || key === undefined || !heads.includes(link.head)) return null;
+  return { head: link.head, words: `${link.head} links “${toldApart(query, link.query, labels)}” to “${toldApart(key, link.key, labels)}” (${percent(link.weight)}).` };
 }
 
 export function allHeads(layers: readonly LayerShape[]): string[] {
