@@ -314,8 +314,8 @@ def test_a_massive_activation_is_named_with_its_writer(fresh):
         qkv.weight[:, 36:72], qkv.bias[36:72] = qkv.weight[:, :36], qkv.bias[:36]
     answer = mh.why(lm, TEXT, "L1H2", 8, 0)
     key = answer.to_token
-    opening = f"the key “{key.token.strip()}” ({key.position}) holds a massive activation: position embedding made its stream "
-    assert answer.massive.startswith(opening)
+    opening = f"the key “{key.token.strip()}” ({key.position}) holds a massive activation: "
+    assert answer.massive.startswith(opening + "position embedding made its stream ")
     assert answer.massive.endswith(
         " times as long as that of a usual token, and heads that find nothing to read often look at such a token"
     )
