@@ -1,4 +1,5 @@
 // The Size room's numbers, sliders and bars.
+import { devicesOf } from "../../src/rooms/size/devices";
 import { describe, expect, it } from "vitest";
 import { PRESETS, sized } from "../../src/rooms/size/arithmetic";
 import { conclusion, finding, kindsInWords, segments, shares } from "../../src/rooms/size/breakdown";
@@ -115,6 +116,15 @@ describe("arithmetic", () => {
     expect(finding(report)).toBe("68.98 B parameters, 138 GB in fp16, 320 KiB of cache a token: 10 GiB at 8\u00a0×\u00a04k.");
     expect(report.lines.map(({ name, num_bytes, own }) => [name, num_bytes / 2 ** 30, own])).toEqual([["MHA", 80, false], ["GQA-8", 10, true], ["MQA", 1.25, false]]);
     expect(report.kinds.map(({ count, kind }) => [count, kind])).toEqual([[80, "GQA-8"]]);
+  });
+  it("says what each of several GPUs holds as the command does", () => {
+    const preset = PRESETS.find(({ name }) => name === "llama-3-70b")!;
+    const [two, four, eight] = devicesOf(preset.gpus!, { context: 4096, batch: 1, dtype: "fp16" }, 8, null);
+    // `manyheads size llama-3-70b --gpus 4x80GB`, and 2x80GB and 8x80GB
+    expect([four!.num_parameters, four!.weight_bytes / 1e9, four!.num_kv_heads, four!.copies, four!.longest, four!.largest]).toEqual([17_639_415_808, 35.278831616, 2, 1, 446_352, 108]);
+    expect([two, eight].map((device) => [device!.num_kv_heads, device!.longest, device!.largest])).toEqual([[4, 7328, 1], [1, 1_324_384, 321]]);
+    const shared = PRESETS.find(({ name }) => name === "qwen2.5-3b")!;
+    expect(devicesOf(shared.gpus!, { context: 64, batch: 1, dtype: "fp16" }, 2, null).map(({ copies }) => copies)).toEqual([1, 2, 4]);
   });
   it("what does not fit is short by something, never by less than nothing", () => {
     for (const { name, shape } of PRESETS) {

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from manyheads import __version__
-from manyheads.errors import ShapeError
+from manyheads.errors import ModelError, ShapeError
 from manyheads.models import size
 from manyheads.sizing import (
     COUNTED,
@@ -31,9 +31,11 @@ from manyheads.sizing import (
     PRESETS,
     SEVERAL,
     Ask,
+    Placement,
     Sizing,
     cache_terms,
     layer_in_words,
+    memory_bytes,
     preset,
     variants_of,
 )
@@ -44,6 +46,7 @@ MAX_LAYERS = 512  # of a description: each is drawn; the largest known model has
 MAX_WORD = 10_000_000  # of any other number in a description
 MAX_NAME = 200
 LONGEST = 131_072  # tokens to which every line is drawn at least
+GPUS, GPU = (2, 4, 8), "80GB"  # over which each layer is divided
 ATTENTION, FEED_FORWARD = ("q", "k", "v", "qkv", "latent", "o"), ("feed-forward", "router")
 
 
@@ -158,6 +161,30 @@ def shape_of(architecture: Architecture) -> bodies.SizeShape:
     )
 
 
+def _per_gpu(architecture: Architecture) -> dict[str, list[int | None]]:
+    """What each of several GPUs holds of a decoder, layers divided over all of them, as `Sizing.on` counts it.
+
+    For each number of GPUs: parameters; key/value heads (None: latents, or layers that differ); numbers that a token
+    leaves in the cache, those of a prompt's token at the widest place, and logits of a text. The cache's is None where
+    a text's length does not tell its bytes (windows, states).
+    """
+    rows: dict[str, list[int | None]] = {}
+    for count in GPUS:
+        try:
+            one, two = (
+                size(architecture, Placement.default_block, batch, "fp16").on(f"{count}x{GPU}", tensor=count, chunk=1)
+                for batch in (1, 2)
+            )
+        except (ShapeError, ModelError):  # no decoder, or its heads do not divide over so many
+            continue
+        stage = one.stages[0]
+        num_logits = round(two.stages[0].fit.activation_bytes - stage.fit.activation_bytes) // 6  # float16 and float32
+        cached = None if stage.tokens is None else round(stage.fit.cache_bytes) // (2 * Placement.default_block)
+        widest = (round(stage.fit.activation_bytes) - 6 * num_logits) // 2
+        rows[str(count)] = [stage.num_parameters, stage.num_kv_heads, cached, widest, num_logits]
+    return rows
+
+
 def _lines(sizing: Sizing) -> list[bodies.CacheLine]:
     """The cache of every variant at powers of two and at the requested context, up to the last position of a model."""
     architecture, requested = sizing.architecture, sizing.ask.context
@@ -261,9 +288,11 @@ def page_table() -> str:
         words = {name: value for name, value in (entry.words or {}).items() if value is not False or name == "causal"}
         positions = {"positions": shape.positions, "notes": notes}
         content = {"words": words, **positions} if words else {"shape": shape.model_dump(mode="json")}
-        rows.append({"name": entry.name, "title": entry.title, **content})
+        per_gpu = _per_gpu(preset(entry.name))
+        rows.append({"name": entry.name, "title": entry.title, **content, **({"gpus": per_gpu} if per_gpu else {})})
     table = {
         "bits": DTYPES, "overhead": OVERHEAD, "mac_share": MAC_SHARE, "machines": {**MACHINES, **SEVERAL},
+        "block": Placement.default_block, "chunk": Placement.default_chunk, "gpu": memory_bytes(GPU),
         "presets": rows,
     }  # fmt: skip
     return json.dumps(table, separators=(",", ":"), ensure_ascii=False) + "\n"

@@ -4,6 +4,7 @@
 // `mh.size`; names are those of manyheads.sizing.
 import type { CacheLine, CacheShape, CacheTerm, LayerKind, SizeShape } from "../../lib/api/types";
 import table from "./sizes.generated.json";
+import type { Shard } from "./devices";
 import type { Words } from "./sliders";
 import { integer } from "./units";
 
@@ -13,6 +14,8 @@ export interface Preset {
   /** Null where no words describe it exactly; then it has a shape. */
   words: Words | null;
   shape: SizeShape;
+  /** What each of 2, 4 and 8 GPUs holds; absent of what is no decoder. */
+  gpus?: Readonly<Record<string, Shard>>;
 }
 
 /** What is asked of an architecture: texts, their length, and what a number is stored as. */
@@ -70,7 +73,7 @@ export interface Fit {
   largest: number | null;
 }
 
-const BITS: Readonly<Record<string, number>> = table.bits;
+export const BITS: Readonly<Record<string, number>> = table.bits;
 export const OVERHEAD = table.overhead;
 export const MAC_SHARE = table.mac_share;
 const MACHINES = Object.entries(table.machines);
@@ -82,10 +85,10 @@ const ATTENTION = ["q", "k", "v", "qkv", "latent", "o"];
 const FORWARD = ["feed-forward", "router"];
 const NORMS: Readonly<Record<string, number>> = { rms: 1, layer: 2, none: 0 };
 
-interface Row { name: string; title: string; words?: Words; shape?: SizeShape; positions?: number | null; notes?: string[] }
+interface Row { name: string; title: string; words?: Words; shape?: SizeShape; positions?: number | null; notes?: string[]; gpus?: Preset["gpus"] }
 
-export const PRESETS: readonly Preset[] = (table.presets as unknown as Row[]).map(({ name, title, words, shape, positions, notes }) => ({
-  name, title, words: words ?? null,
+export const PRESETS: readonly Preset[] = (table.presets as unknown as Row[]).map(({ name, title, words, shape, positions, notes, gpus }) => ({
+  name, title, words: words ?? null, gpus,
   shape: {
     ...(shape ?? { ...described(words ?? {}), positions: positions ?? null }),
     notes: (shape?.notes ?? notes ?? []).map((note) => note.replace(/^~/, title)),

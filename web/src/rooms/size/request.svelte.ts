@@ -1,6 +1,7 @@
 // What the Size room sizes, and its numbers: a preset, a description, or a model of the studio, whose coefficients alone are
 // asked of the server. All else is arithmetic of the page. The last numbers stay on screen when a request is refused.
 import type { Client } from "../../lib/api/client";
+import { devicesOf, type Device } from "./devices";
 import { isAbort, StudioError } from "../../lib/api/source";
 import type { RequestBody, SizeAsk, SizeShape } from "../../lib/api/types";
 import { fromJson } from "../../lib/state/storage";
@@ -63,6 +64,13 @@ export class SizeRequest {
     ...(this.context !== null ? { context: this.context } : {}),
     batch: this.batch,
     dtype: this.dtype,
+  });
+
+  /** Several GPUs that divide each layer of the preset as it is; empty for what the sliders changed and for a model of the studio. */
+  readonly devices: Device[] = $derived.by(() => {
+    const { report } = this;
+    const gpus = this.words || this.model || this.kv !== null ? undefined : this.#entry?.gpus;
+    return gpus && report ? devicesOf(gpus, report.use, report.num_kv_heads, report.learnedLimit) : [];
   });
 
   async start(memory: SizeMemory | null): Promise<void> {
