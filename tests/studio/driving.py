@@ -8,9 +8,10 @@ from playwright.sync_api import expect
 PAST = """() => [...document.querySelectorAll(".manyheads *")].filter((each) => {
   const { left, right, width, height } = each.getBoundingClientRect();
   const past = width && height && (right > innerWidth + 1 || left < -1);
-  return past && !each.closest("figure, pre, table, svg, .ruler, .sr-only");
+  return past && !each.closest("figure, pre, table, svg, .ruler, .sr-only, .strip, .scenes");
 }).map((each) => `${each.tagName} ${each.getAttribute("class")} ${each.textContent.trim().slice(0, 30)}`)"""
-"""Left out: what scrolls in a frame of its own (matrices, drawings, code, tables), rulers, whose labels lean out."""
+"""Left out: what scrolls in a frame of its own (matrices, drawings, code, tables, a phone's line of
+words), rulers, whose labels lean out."""
 
 
 def show(page, text):

@@ -291,7 +291,7 @@ def test_an_address_without_a_text_opens_the_models_own_and_its_question_is_offe
         expect(waiting).to_contain_text("Opening the stored training")
         held[0].continue_()
         expect(other.get_by_test_id("play-figures")).to_contain_text(
-            re.compile("^L1H1 .* % on the token after an earlier copy")
+            re.compile(r"^L1H1 .*\s%\son the token after an earlier copy")
         )
 
 
@@ -334,6 +334,15 @@ def test_the_focus_goes_with_the_reader_from_a_square_to_its_map_and_back(fresh)
     fresh.wait_for_function("() => document.activeElement.dataset.testid === 'map-frame'")
     fresh.keyboard.press("1")
     fresh.wait_for_function("() => document.activeElement.dataset.head === 'L2H9'")
+
+
+def test_space_plays_the_scene_of_the_texts_most_telling_link(fresh):
+    name = fresh.get_by_test_id("play-asked")
+    expect(name).to_be_visible()
+    head = name.inner_text().split()[-1]
+    fresh.keyboard.press("Space")
+    fresh.wait_for_function("() => location.hash.includes('play=word')")
+    expect(fresh.get_by_test_id("head-name")).to_have_text(head)
 
 
 def test_an_empty_text_is_said_beside_the_room_that_stays(fresh):
