@@ -43,6 +43,7 @@ COMMANDS: tuple[str, ...] = (
     "manyheads.cli.watch:watch",
     "manyheads.lab.commands:reproduce",
     "manyheads.lab.commands:learn",
+    "manyheads.lab.commands:practice",
     "manyheads.cli.studio:studio",
     "manyheads.cli.studio:publish",
     "manyheads.cli.fetch:fetch",
@@ -81,6 +82,7 @@ GROUPS = {
     "Size": (("size llama-2-70b --context 128k", "parameters, FLOPs and KV cache"),),
     "Learn": (
         ("learn", "lessons whose numbers are computed as you read"),
+        ("practice", "write attention yourself: ten functions, judged"),
         ("train induction", "watch an induction head grow, in two minutes"),
         ("watch heads.parquet", "the heads of a training of yours, while it runs"),
     ),
