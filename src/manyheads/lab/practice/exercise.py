@@ -24,7 +24,14 @@ STUB_WIDTH = 88  # characters of a line
 
 
 class SolutionError(ManyHeadsError, ValueError):
-    """A solution that returns what cannot be judged; the message says what it returned and what to return."""
+    """A solution that returns what cannot be judged; the message says what it returned and what to return.
+
+    `mistake`: the name of the known one that it is, if it is one.
+    """
+
+    def __init__(self, message: str, mistake: str = "") -> None:
+        super().__init__(message)
+        self.mistake = mistake
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,8 @@ def verdict_on(task: Exercise, function: Function, seed: int) -> SolutionVerdict
                 return SolutionVerdict(True, task.points, words, exercise=task.name, seed=seed)
             names = known_mistakes(task, cases, results)
     except SolutionError as error:
-        return wrong(f"{name_of(function)}: {error}")
+        about = error.mistake.capitalize() or name_of(function)
+        return wrong(f"{about}: {error}", *filter(None, [error.mistake]))
     except (Exception, SystemExit) as error:
         return wrong(f"{failure(function, error)}.{_called_with(task, case)}")
     if names:

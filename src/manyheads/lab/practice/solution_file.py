@@ -40,7 +40,7 @@ MODULE = "solution"  # its name: what stands under `if __name__ == "__main__":` 
 
 
 def judge_file(
-    exercise: str, path: str | Path, *, seconds: float = SECONDS, seed: int | None = None, keep: bool = True
+    exercise: str, path: str | Path, *, seconds: int | float = SECONDS, seed: int | None = None, keep: bool = True
 ) -> SolutionVerdict:
     """Run the solution in a Python file, in a process of its own, and judge it as `judge` does.
 
@@ -67,7 +67,7 @@ def judge_file(
     return with_points(task, verdict) if keep else verdict
 
 
-def _run_apart(task: Exercise, path: Path, seconds: float, seed: int, with_torch: bool) -> SolutionVerdict:
+def _run_apart(task: Exercise, path: Path, seconds: int | float, seed: int, with_torch: bool) -> SolutionVerdict:
     """The verdict that a process of its own writes, or why it wrote none."""
     with tempfile.TemporaryDirectory(prefix="manyheads-") as folder:
         answer, dump = Path(folder) / "verdict.json", Path(folder) / "where.txt"
@@ -119,11 +119,12 @@ def _run_apart(task: Exercise, path: Path, seconds: float, seed: int, with_torch
 def _drain(pipe: IO[bytes], printed: list[str]) -> None:
     """Read all that comes, and keep the beginning: a loop that prints must neither block nor fill the memory."""
     left = PRINTED
-    while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
-        if left > 0:
-            text = chunk.decode("utf-8", "replace")
-            printed.append(text if len(text) <= left else f"{text[:left]} ...")
-            left -= len(text)
+    with pipe:
+        while chunk := pipe.read1(65536):  # type: ignore[attr-defined]
+            if left > 0:
+                text = chunk.decode("utf-8", "replace")
+                printed.append(text if len(text) <= left else f"{text[:left]} ...")
+                left -= len(text)
 
 
 # ------------------------------------------------------------------------------------------- in the process of its own
@@ -148,6 +149,7 @@ def function_in(path: Path, task: Exercise) -> object:
             line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)
         place = path.name if line is None else f"{path.name}, line {line}"
         words = error.msg if isinstance(error, SyntaxError) else first_line(error, 200)
+        words = "" if isinstance(error, SystemExit) else words
         raise LessonError(f"{place}: {type(error).__name__}{f': {words}' if words else ''}.") from error
     function = getattr(module, task.function, None)
     if callable(function):

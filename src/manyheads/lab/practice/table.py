@@ -34,11 +34,13 @@ from manyheads.lab.practice.exercise import (
     Option,
     SolutionError,
     in_words,
+    nearly_equal,
     numbers,
 )
 
 LARGE = 1000.0  # nats: exp of it is no float64
 LEAST_SHARE = 0.9  # of a designed head's weight, on the word before
+LOOKS = 0.3  # of it, somewhere: less is no look at anything
 MAP_QUERIES, MAP_KEYS, MAP_BLOCK = 768, 1024, 64  # of the call whose memory is measured
 SENTENCES = (
     "The cat sat on the mat because it was tired.",
@@ -284,7 +286,8 @@ CAUSAL_MASK = Exercise(
 def _padding_cases(rng: np.random.Generator) -> list[Case]:
     cases: list[Case] = []
     for b, q, k, d, f in ((4, 5, 8, 3, 6), (3, 6, 7, 5, 4)):
-        lengths = rng.permutation([k, *(2 + rng.permutation(k - 3)[: b - 1])]).astype(np.int64)
+        shorter = 2 + rng.permutation(k - 3)[: b - 1]  # the first text is: its length for all is then a mistake
+        lengths = np.array([shorter[0], *rng.permutation([k, *shorter[1:]])])
         cases.append((_normal(rng, b, q, d), _normal(rng, b, k, d), _normal(rng, b, k, f), lengths))
     return cases
 
@@ -468,7 +471,7 @@ def _batched(
 
 MULTI_HEAD_BATCHED = Exercise(
     "multi-head-batched",
-    "The same at once: wide matrices, cut into heads by reshape and transpose",
+    "The same at once: wide matrices, cut into heads",
     2,
     "multi_head(x, w_q, w_k, w_v, w_o, num_heads)",
     "x: [b, n, m], w_q and w_k: [m, h * d], w_v: [m, h * f], w_o: [h * f, m], num_heads: h. Returns [b, n, m].\n"
@@ -594,33 +597,44 @@ def _cache_cases(rng: np.random.Generator) -> list[Case]:
     return [(texts,)]
 
 
+SHARED_CACHE = Mistake(  # it is seen where the same call gives another result, and needs no form
+    "cache kept between texts",
+    "where cache is None a text begins anew, and its first token gives the same output every time: keep nothing "
+    "outside of the cache.",
+    (),
+)
 Texts = tuple[tuple[Array, Array, Array], ...]
 
 
 def _run_steps(function: Function, case: Case) -> object:
     """The outputs of all steps of all texts, one text after another, an empty cache for each: [n, h, f]."""
     (texts,) = case
-    outs: list[object] = []
-    for q, k, v in texts:  # type: ignore[attr-defined]
+    outs: list[Array] = []
+
+    def step(rows: tuple[Array, ...], token: int, cache: object) -> tuple[Array, object]:
+        returned = function(*(row[:, token].copy() for row in rows), cache)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            raise SolutionError(f"it returns {in_words(returned)}: return the output and the cache, two values.")
+        return numbers(returned[0]), returned[1]
+
+    for rows in texts:  # type: ignore[attr-defined]
+        first, again = (step(rows, 0, None)[0] for _ in range(2))
+        if not nearly_equal(again, first):
+            raise SolutionError(SHARED_CACHE.hint, SHARED_CACHE.name)
         cache: object = None
-        for token in range(q.shape[1]):
-            returned = function(q[:, token].copy(), k[:, token].copy(), v[:, token].copy(), cache)
-            if not isinstance(returned, tuple | list) or len(returned) != 2:
-                raise SolutionError(f"it returns {in_words(returned)}: return the output and the cache, two values.")
-            out, cache = returned
-            outs.append(numbers(out))
-    if len({numbers(out).shape for out in outs}) > 1:
-        shapes = list(dict.fromkeys(str(list(numbers(out).shape)) for out in outs))
+        for token in range(rows[0].shape[1]):
+            out, cache = step(rows, token, cache)
+            outs.append(out)
+    shapes = list(dict.fromkeys(str(list(out.shape)) for out in outs))
+    if len(shapes) > 1:
         raise SolutionError(f"its output has another shape from step to step: {', '.join(shapes[:4])}. Return [h, f].")
     return outs
 
 
 def _steps(texts: Texts, *, cache: str = "all", **options: Option) -> Array:
     outs: list[Array] = []
-    old: list[tuple[Array, Array]] = []
     for q, k, v in texts:
-        if cache != "shared":
-            old = []
+        old: list[tuple[Array, Array]] = []
         for token in range(q.shape[1]):
             own = (k[:, token], v[:, token])
             rows = [*old, own]
@@ -654,11 +668,7 @@ KV_CACHE = Exercise(
         _mistake(
             "token does not see itself", "put the new key and value into the cache before you attend.", cache="others"
         ),
-        _mistake(
-            "cache kept between texts",
-            "a second text sees the first one's keys: begin anew where cache is None, and keep nothing elsewhere.",
-            cache="shared",
-        ),
+        SHARED_CACHE,
         _mistake(
             "keys and values in another order",
             "append both at the same end: weight j belongs to value j.",
@@ -744,7 +754,7 @@ ONLINE_SOFTMAX = Exercise(
     "streaming_attention(q, k, v, block)",
     "q: [q, d], k: [k, d], v: [k, f], block: how many keys to read at a time. Returns [q, f], exactly as "
     "softmax(q k^T / sqrt(d)) v.\nKeep for each query a running maximum, sum and output. The last block may be "
-    "shorter.\nScores may be as large as 1,000, and the NumPy memory of a call must stay below half of that of the map.",
+    "shorter.\nScores may be as large as 1,000, and a call's memory in NumPy must stay below half of the map's.",
     _streaming_cases,
     lambda q, k, v, block: _reference(q, k, v),
     _streaming,
@@ -846,9 +856,10 @@ def _design(
 
 
 def _strongest(looks: Array) -> tuple[int, bool]:
-    """The place among OFFSETS with most weight, and whether every sentence has LEAST_SHARE of it there."""
+    """The place among OFFSETS with most weight, and whether every sentence has LEAST_SHARE of it there; -1 where none
+    has LOOKS of it."""
     index = int(looks.mean(axis=0).argmax())
-    return index, bool(looks[:, index].min() >= LEAST_SHARE)
+    return index if looks[:, index].mean() >= LOOKS else -1, bool(looks[:, index].min() >= LEAST_SHARE)
 
 
 def _explain_design(looks: Array, expected: Array) -> str:
@@ -862,7 +873,7 @@ def _explain_design(looks: Array, expected: Array) -> str:
 
 DESIGN_A_HEAD = Exercise(
     "design-a-head",
-    "W_Q and W_K of a head that looks at the word before, on any sentence",
+    "W_Q and W_K of a head that looks at the word before",
     3,
     "previous_token_head(num_words, waves)",
     "Returns w_q and w_k, both [m, d]: m = num_words + 2 * len(waves), d is yours to choose.\n"
@@ -878,9 +889,10 @@ DESIGN_A_HEAD = Exercise(
         _mistake("looks two words back", "turn by one token, an angle of 2 pi / w: not by two.", turn=2),
         _mistake(
             "too flat",
-            f"it looks at the word before most, but with less than {LEAST_SHARE:.0%}: multiply w_q, so that scores "
-            "differ by more.",
-            gain=3.0,
+            "the weight is spread over too many words: multiply w_q, so that scores differ by more.",
+            {"gain": 2.0},
+            {"gain": 4.0},
+            {"gain": 6.0},
         ),
     ),
     run=_run_design,

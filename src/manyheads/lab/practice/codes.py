@@ -57,7 +57,7 @@ class ProgressCode(Shown):
     seed: int
     exercises: tuple[str, ...]
     questions: int
-    points: float
+    points: int | float
 
     def __str__(self) -> str:
         bits = sum(1 << index for index, name in enumerate(EXERCISES) if name in self.exercises)
