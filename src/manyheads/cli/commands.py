@@ -82,7 +82,6 @@ GROUPS = {
     "Size": (("size llama-2-70b --context 128k", "parameters, FLOPs and KV cache"),),
     "Learn": (
         ("learn", "lessons whose numbers are computed as you read"),
-        ("practice", "write attention yourself: ten functions, judged"),
         ("train induction", "watch an induction head grow, in two minutes"),
         ("watch heads.parquet", "the heads of a training of yours, while it runs"),
     ),
@@ -96,6 +95,7 @@ MORE = {
     "convert": "Change",
     "heads": "Change",
     "publish": "Look",
+    "practice": "Learn",
     "reproduce": "Learn",
     "fetch": "Look",
     "doctor": "Look",
