@@ -60,6 +60,13 @@ def test_two_mistakes_at_once_are_both_named():
         assert set(verdict.mistakes) == {first, second} and first.capitalize() in verdict.words
 
 
+def test_mistake_is_named_though_the_solution_writes_into_its_arguments():
+    named = {mistake: how for mistake, *how in SOLUTIONS["causal-mask"].broken}["mask after softmax"]
+    source = changed(SOLUTIONS["causal-mask"].source, *named, ("    n = q.shape[1]", "    n = q.shape[1]\n    v *= 1"))
+    in_place = changed(source, (" / np.sqrt(q.shape[-1])", ""), ("    v *= 1", "    q /= np.sqrt(q.shape[-1])"))
+    assert judged("causal-mask", source).mistakes == judged("causal-mask", in_place).mistakes == ("mask after softmax",)
+
+
 def test_sizes_of_a_call_all_differ_and_inputs_are_drawn_from_the_seed(rng):
     for task in practice.EXERCISES.values():
         if task.name in ("kv-cache", "design-a-head"):

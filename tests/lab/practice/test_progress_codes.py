@@ -52,6 +52,19 @@ def test_code_is_read_as_it_was_written_and_any_other_character_is_refused(code,
             practice.read_code(broken)
 
 
+@given(st.text(), st.text(ALPHABET + "-oil ", min_size=24, max_size=28))
+def test_any_text_is_a_code_or_refused(name, letters):
+    for text in (name, f"{name}:{letters}", f"\udc80{name}:{letters}"):
+        with pytest.raises(LessonError):
+            practice.read_code(text)
+    with pytest.raises(FileAccessError):
+        practice.class_report(["no file of this name " + name.replace(":", "")])
+
+
+def test_text_too_long_for_the_name_of_a_file_is_a_broken_code():
+    assert len(practice.class_report([f"{'x' * 5000}:0123"]).broken) == 1
+
+
 @pytest.mark.parametrize(
     "text", ["", "Anna", "Anna:", ":0123", "Anna:0000-0000", f"Anna:{'0' * 23}U", f"Anna:{'0' * 25}"]
 )

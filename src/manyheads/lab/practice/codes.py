@@ -13,6 +13,7 @@ any code.
 from __future__ import annotations
 
 import hmac
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -207,7 +208,7 @@ def class_report(sources: Sequence[str | Path]) -> ClassReport:
 
 def _lines_of(source: str | Path) -> Iterable[str]:
     """The codes in a file, or the code itself."""
-    if isinstance(source, str) and ":" in source and not Path(source).exists():
+    if isinstance(source, str) and ":" in source and not os.path.exists(source):
         return [source]
     try:
         content = read_bytes(source, MOST_BYTES + 1)
