@@ -55,7 +55,7 @@ from manyheads import nn as mnn
 from manyheads.attention import max_logits
 from manyheads.circuits.says import stream_shares
 from manyheads.interventions.effects.removal_curve import removal_curve
-from manyheads.lab import lessons, reproductions, training
+from manyheads.lab import lessons, practice, reproductions, training
 from manyheads.lab.lessons.answers import Verdict
 from manyheads.lab.reproductions import reproduction, reproduction_of
 from manyheads.lab.training.presets.preset import Findings
@@ -484,6 +484,9 @@ class World:
                 made, self.folder, reproduction.Result((row,), chart), {**made.to_dict(), "rows": [row.to_dict()]}
             ),
             Verdict.wrong("That is the width of one head."),
+            practice.judge("softmax", lambda scores: scores, keep=False),
+            code := practice.ProgressCode("Ada", 5, ("softmax",), 3, 4.5),
+            practice.class_report([str(code), "Ben:0"]),
         ]
 
 

@@ -1,7 +1,7 @@
 """The command `manyheads`: what was typed goes to one command, and every way it can end becomes an exit code.
 
     0    it worked, or whoever read the output has closed the pipe
-    1    our fault: a short message, and the traceback under --debug; of `doctor`: something is wrong here
+    1    our fault: a short message (--debug: the traceback); of `doctor`: something is wrong; of `practice`: not right
     2    what was asked cannot be done: one line on stderr that says what came and what to do
     130  Ctrl-C, at any moment: during imports and loading, too
     143  told to end (SIGTERM), the same

@@ -2,6 +2,7 @@
 from . import commands as commands
 from . import design as design
 from . import lessons as lessons
+from . import practice as practice
 from . import reproductions as reproductions
 from . import room as room
 from . import training as training

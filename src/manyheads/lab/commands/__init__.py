@@ -1,4 +1,4 @@
-"""The commands of the laboratory: `train`, `reproduce` and `learn`."""
+"""The commands of the laboratory: `train`, `reproduce`, `learn` and `practice`."""
 
 import lazy_loader
 

@@ -2,7 +2,7 @@
 
 A lesson is printed as a plain page: its prose, its cells run as the page has them, its questions asked, the model
 answers of an interview at the end. A cell is run with numbers of one's own by `--run`, a question is answered by
-`--answer`; points that were reached are kept.
+`--answer`; points that were reached are kept. `--report` makes a class's table of the codes that its learners hand in.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import secrets
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,16 @@ from rich.text import Text
 
 from manyheads.base import nearest
 from manyheads.cli import AsJson, DeviceName, DtypeName, ModelChoice, chosen_place, load_model
-from manyheads.cli.terminal import ProgressLine, emit, emit_document, print_cut, shortened, stdout_console
+from manyheads.cli.terminal import (
+    ProgressLine,
+    clean,
+    emit,
+    emit_document,
+    print_cut,
+    print_whole,
+    shortened,
+    stdout_console,
+)
 from manyheads.lab import lessons
 from manyheads.lab.lessons.lesson import Block, CheckBlock, InterviewBlock, Lesson, LessonError
 from manyheads.lab.lessons.progress import Progress
@@ -31,6 +41,8 @@ LESSON_HELP = "Its name or its number. Default: list the lessons."
 INPUTS_HELP = "With --run or --answer: values that differ from those of the page, as in scale=none."
 ANSWER_HELP = "Check this answer; of an interview question, how many of its points yours made."
 SEED_HELP = "Draw the numbers of the questions from this seed."
+REPORT_HELP = "Make a class's table: what follows are progress codes, or files with one on each line."
+OUT_HELP = "With --report: write the table: .parquet, .csv or .json."
 ALL_HELP = "Print every table whole, and every head's."
 
 Load = Callable[[str], Any]
@@ -52,6 +64,8 @@ def learn(
     complete: Annotated[bool, typer.Option("--all", help=ALL_HELP)] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Forget all points.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
+    report: Annotated[bool, typer.Option("--report", help=REPORT_HELP)] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help=OUT_HELP, show_default=False)] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
@@ -60,7 +74,15 @@ def learn(
 
     For example: manyheads learn one-head
     """
-    talk, progress = ProgressLine(), Progress()
+    talk = ProgressLine()
+    if report:
+        if (cell, answered, seed, device, dtype) != (None,) * 5 or complete or reset:
+            raise LessonError("--report takes codes and files with codes, --out and --json, and nothing else.")
+        _report([*filter(None, [lesson]), *(inputs or [])], out, as_json)
+        return
+    if out is not None:
+        raise LessonError("--out goes with --report CODES: it writes a class's table.")
+    progress = Progress()
     if reset:
         points = sum(sum(points_of_page.values()) for points_of_page in progress.points.values())
         points_in_words = f"{points:g} point{'' if points == 1 else 's'}"
@@ -156,6 +178,32 @@ def learn(
         print_lesson(page, stdout_console(), load, seed, complete)
 
 
+def _report(sources: list[str], out: Path | None, as_json: bool) -> None:
+    """A class's table of progress codes."""
+    from manyheads.lab.practice import EXERCISES, class_report  # --help is not to wait for NumPy
+
+    report = class_report(sources)
+    if out is not None:
+        report.save(out)
+    if as_json:
+        emit_document(report.to_dict())
+        return
+    width = max([4, *(len(clean(code.name)) for code in report.codes)])
+    heads = ("name", "exercises", "questions", "points")
+    lines = [Text(f"{heads[0]:<{width}}  {heads[1]:>9}  {heads[2]:>9}  {heads[3]:>6}  not done", style="dim")]
+    for code in report.codes:
+        left = ", ".join(name for name in EXERCISES if name not in code.exercises)
+        count = f"{len(code.exercises)} of {len(EXERCISES)}"
+        lines.append(Text(
+            f"{clean(code.name):<{width}}  {count:>9}  {code.questions:>9}  {code.points:>6g}  {left or 'none'}"
+        ))  # fmt: skip
+    lines += [Text(f"broken: {clean(words)}", style="yellow") for words in report.broken]
+    lines += [
+        Text(f"one code under several names: {clean(', '.join(names))}", style="yellow") for names in report.copied
+    ]
+    print_whole([*lines, *([] if out is None else [f"wrote {clean(str(out))}"])])
+
+
 def _judged(
     page: Lesson,
     block: Block,
@@ -224,5 +272,6 @@ def _print_list(progress: Progress, as_json: bool) -> None:
         ))  # fmt: skip
     apart = "The studio's room Learn counts its own points, in the browser."
     apart = f"* are for everyone. {apart}"
-    below = [Text(words, style="dim") for words in ("", apart, f"Begin: manyheads learn {entries[0]['lesson']}")]
+    begin = f"Begin: manyheads learn {entries[0]['lesson']}. Functions to write: manyheads practice"
+    below = [Text(words, style="dim") for words in ("", apart, begin)]
     print_cut([*lines, *below], stdout_console())

@@ -1,6 +1,7 @@
 """A learner's points by lesson and question, kept in the user's state folder. Points that were reached stay.
 
 Wrong answers are counted, too, since each halves what the right one gives; with other inputs a question is a new one.
+A seed of its own tells one learner's file from another's: it is drawn when a progress code is first made.
 
 The file is written whole or not at all. Where it cannot be written (a home that is read-only), learning goes on, and
 `trouble` has the reason why nothing is kept.
@@ -9,6 +10,7 @@ The file is written whole or not at all. Where it cannot be written (a home that
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from manyheads.base import no_access, replacing, users_folder
 from manyheads.errors import FileAccessError
 
 VERSION = 1
+SEED_BITS = 24
 
 
 def state_folder() -> Path:
@@ -26,7 +29,8 @@ def state_folder() -> Path:
 class Progress:
     """Points, as the file has them. `trouble`: why it could not be read or written; "" while it could.
 
-    `wrong`: for each question the inputs that it was last answered with, and the number of wrong answers.
+    `wrong`: for each question the inputs that it was last answered with, and the number of wrong answers. `seed`: the
+    learner's own, None before the first progress code.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -34,6 +38,7 @@ class Progress:
         self.trouble = ""
         self.points: dict[str, dict[str, int | float]] = {}
         self.wrong: dict[str, dict[str, tuple[str, int]]] = {}
+        self.seed: int | None = None
         try:
             self.path = (state_folder() if folder is None else folder) / "lessons.json"
             document: object = json.loads(self.path.read_text(encoding="utf-8"))
@@ -46,6 +51,11 @@ class Progress:
                 for lesson, best in points.items()
                 if isinstance(best, dict)
             }
+            match document:
+                case {"seed": int() as seed} if 0 <= seed < 1 << SEED_BITS:
+                    self.seed = seed
+                case _:  # no code was made yet
+                    pass
             wrong = document.get("wrong") if isinstance(document, dict) else None  # a file of an older version has none
             for lesson, tries in wrong.items() if isinstance(wrong, dict) else ():
                 for name, entry in tries.items() if isinstance(tries, dict) else ():
@@ -84,9 +94,16 @@ class Progress:
             best[question] = points
             self._keep()
 
+    def own_seed(self) -> int:
+        """The learner's seed, drawn and saved where there is none yet; `trouble` has a failure's reason."""
+        if self.seed is None:
+            self.seed = secrets.randbelow(1 << SEED_BITS)
+            self._keep()
+        return self.seed
+
     def reset(self) -> None:
         """Forget everything. Raises FileAccessError where the file cannot be written."""
-        self.points, self.wrong = {}, {}
+        self.points, self.wrong, self.seed = {}, {}, None
         self._keep()
         if self.trouble:
             raise FileAccessError(self.trouble)
@@ -101,7 +118,8 @@ class Progress:
             return
         try:
             with replacing(self.path) as temporary, open(temporary, "w", encoding="utf-8") as out:
-                json.dump({"version": VERSION, "points": self.points, "wrong": self.wrong}, out)
+                document = {"version": VERSION, "points": self.points, "wrong": self.wrong, "seed": self.seed}
+                json.dump(document, out)
             self.trouble = ""
         except OSError as error:
             self.trouble = str(error if isinstance(error, FileAccessError) else no_access("write", self.path, error))
