@@ -248,7 +248,7 @@ WORDS = {
             "StatisticError",
             "patterns={3: <built-in function len>}: give a name and a function",
         ),
-        "tap a number": ("ModelError", "tap() takes a torch module, not a int"),
+        "tap a number": ("ModelError", "a torch module is called here, not a int: of a loaded model"),
         "stream by a file's name": ("ModelError", "'split.json' is no HeadSplit: mh.HeadSplit.open(path) reads one."),
         "watch a name": ("ModelError", "a torch module is watched, not a str"),
         "watch every half step": ("PlanError", "every=2.5: give a whole number, 1 or more."),

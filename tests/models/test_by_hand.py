@@ -295,7 +295,7 @@ def test_weights_that_are_changed_after_their_softmax_are_refused_by_the_guard_a
         for _ in range(2):
             module(x)
             seen.step()
-    assert seen.latest() == {} and not seen.fresh
+    assert seen.latest() == {} and not seen.fresh and seen.because.startswith("nothing was read in the last pass")
     assert caplog.text.count("left out of the watch:") == 1
     refuses(mh.errors.PlanError, r"^unseen='no': give 'raise' or 'warn'\.$", mh.watch, module, unseen="no")
 
@@ -436,16 +436,23 @@ def test_heads_that_are_modules_are_layers_of_one_head_or_one_layer_that_is_decl
 def test_a_declaration_that_is_wrong_is_refused(fresh):
     module, x = drawn(Exponentials(), fresh).eval(), tokens(fresh)
     mh.declare(module, q="q", k="k", v="v", num_heads=H)  # not causal
-    refuses(GuardError, "does something that was not recorded", mh.record_call, module, x)
+    refuses(GuardError, r"not recorded, .*If what mh\.declare names is wrong .*causal=", mh.record_call, module, x)
     mh.declare(module, q="q", k="k", v="nothing", num_heads=H)
     refuses(ModelError, r"^module '' \(Exponentials\): v='nothing' of mh.declare is neither", mh.record_call, module, x)
     mh.declare(module, q="q", k="k", v="v")
     refuses(ModelError, r"^module '' \(Exponentials\): give num_heads= to mh.declare\.$", mh.record_call, module, x)
     mh.declare(module, q="q", k="k", v="v", num_heads=3)
-    refuses(ModelError, r"q of mh.declare is 20 wide, which 3 heads do not divide", mh.record_call, module, x)
+    refuses(
+        ModelError,
+        r"^module '' .*: q of mh.declare is 20 wide, which 3 heads do not divide: say",
+        mh.record_call,
+        module,
+        x,
+    )
     refuses(
         ModelError, r"^declare takes a torch module or its class, not a str\.$", mh.declare, "q", q="q", k="k", v="v"
     )
+    refuses(ModelError, r"not a loaded model: .* On a module's own inputs: mh\.record_call", mh.record, module, x)
     refuses(ModelError, r"^num_heads=0: give a whole", mh.declare, module, q="q", k="k", v="v", num_heads=0)
     refuses(ModelError, r"has no part 'o': name the output", mh.declare, module, q="q", k="k", v="v", out="o")
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from manyheads.errors import FileAccessError, HeadError, RecordingError, ShapeError, StatisticError
 from manyheads.heads import Head
@@ -63,6 +64,15 @@ def test_what_is_written_is_what_pandas_and_we_read(tmp_path, monkeypatch):
     assert curves.facts.items() >= FACTS.items() and curves.facts["statistics"] == STATISTICS
     np.testing.assert_array_equal(curves.of("L2H0"), [numbers(step)[3] for step in range(0, 80, 10)])
     refuses(HeadError, "no head L5H0 in this history: it holds L0H0 to cross:L1H0", curves.of, "L5H0")
+
+
+def test_a_history_is_drawn_by_any_of_its_statistics_and_another_is_refused(tmp_path):
+    written(tmp_path / "heads.parquet", [1, 2, 3])
+    curves = open_history(tmp_path / "heads.parquet")
+    for name in STATISTICS:
+        texts = [text.get_text() for text in curves.plot(name, heads=[curves.heads[-1]]).findobj(Text)]
+        assert any(text.startswith(f"{name.replace('_', ' ')} of ") for text in texts)
+    refuses(StatisticError, r"^column='x' is no statistic of this history", curves.plot, "x")
 
 
 def test_a_refresh_reads_the_parts_that_changed_and_no_other(tmp_path, monkeypatch):

@@ -49,6 +49,8 @@ def draw(result: object, column: str | None = None, **options: object) -> Sheet:
 
     Errors: StatisticError for a column that is not there, or has no numbers; those of the drawing.
     """
+    if isinstance(result, HeadCurves):  # the one drawing of its own that has a column
+        return draw_curves(result, column, cast("list[HeadLike] | None", options.get("heads")))
     own = DRAWINGS.get(type(result).__name__)
     if own is not None and column is None:
         return own(result, **options)
@@ -95,7 +97,7 @@ def draw_curves(curves: HeadCurves, column: str | None = None, heads: list[HeadL
     for place in (*[place for place in range(len(curves.heads)) if place not in marked], *marked):
         line, colour = values[:, place], INK if place in marked else FADED
         points = [(float(x), float(y)) for x, y in zip(curves.steps, line, strict=True) if np.isfinite(y)]
-        sheet.curve(points, colour, 2.2 if place in marked else 1, alpha=1 if place in marked else 0.45, axes=axes)
+        sheet.curve(points, colour, 2.2 if place in marked else 1, alpha=1.0 if place in marked else 0.45, axes=axes)
         if place in marked and points:
             x, y = sheet.place(axes, *points[len(points) // 2])
             sheet.text(x + 6, y - 8, str(curves.heads[place]), BODY, weight="bold")
@@ -180,7 +182,6 @@ DRAWINGS: Mapping[str, Callable[..., Sheet]] = {
     "RetrievalScores": draw_scores,
     "Circuit": draw_circuit,
     "Curve": draw_curve,
-    "HeadCurves": draw_curves,
     "HeadFamilies": draw_families,
     "HeadSplit": draw_split,
     "LayerRecord": draw_layer,

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyheads.base import one_of
 from manyheads.errors import ModelError, TextError
@@ -99,10 +99,11 @@ def fault_in(text: str) -> str:
 def require_loaded(lm: LoadedModel) -> None:
     """Errors: ModelError for what is no loaded model."""
     if not hasattr(lm, "tokenizer"):
+        own = " On a module's own inputs: mh.record_call(module, ...)." if isinstance(lm, nn.Module) else ""
         raise ModelError(
             f"{lm!r} is a {type(lm).__name__}, not a loaded model: load it first, as mh.load({lm!r})."
             if isinstance(lm, str)
-            else f"a {type(lm).__name__} is not a loaded model: load it first, as mh.load(model, tokenizer=...)."
+            else f"a {type(lm).__name__} is not a loaded model: load it first, as mh.load(model, tokenizer=...).{own}"
         )
 
 

@@ -33,6 +33,7 @@ from manyheads.models import device_of, tap
 from manyheads.models.taps import Observer, RawCall, Tap, Unread, begin, left_out, log, no_way_in
 
 INSIDE = "read in the training step itself: weights before dropout"
+NOT_READ = "nothing was read in the last pass: it made no attention call that can be read"
 PROBE = (
     "read by a probe, since {what} is compiled, where nothing can be seen: one more forward pass of the step's first "
     "batch, uncompiled, without gradients and without dropout"
@@ -97,6 +98,8 @@ class TrainingTap:
     @property
     def because(self) -> str:
         """How calls are read, and which layers the guard could not look at yet."""
+        if self.is_blind:
+            return NOT_READ
         if not self.diverged:
             return self.how_read
         sites = ", ".join(sorted(self.diverged))

@@ -25,6 +25,8 @@ from manyheads.models.weights.projections import weight_by_head
 from manyheads.recording import Layer
 from manyheads.spec import CROSS, Site
 
+BY_DECLARATION = "read where mh.declare says"  # of a call that is read off a declared module
+
 GUARD_ROWS = 4  # rows a text; every head is checked on each. Of each layer others, so that together they miss few
 GUARD_WHOLE = 16  # rows of a text, at most: of such a short one all, as a window may begin at its last but one
 GUARD_TOGETHER = 8  # texts of a batch, at most, that are all rebuilt at once: fewer calls than two choices of rows
@@ -294,9 +296,14 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
                     f"up to {size:.0f}: rounding alone may have moved its weights by so much, and they are "
                     f"not known from q and k, so nothing is recorded. Load the model with dtype='{finer}'."
                 )
+            told = (
+                " If what mh.declare names is wrong (q, k, v, scale=, mask=, causal=), mend that."
+                if BY_DECLARATION in call.because
+                else ""
+            )
             raise GuardError(
                 f"{message}This attention does something that was not recorded, so a recording would be wrong: none "
-                f"is made."
+                f"is made.{told}"
             )
     return max(worst)
 

@@ -19,13 +19,13 @@ from manyheads.attention import Rule
 from manyheads.base import whole
 from manyheads.errors import ModelError
 from manyheads.models.taps.by_hand import BY_ITSELF
+from manyheads.models.taps.call import BY_DECLARATION
 from manyheads.models.taps.open_taps import OPEN, RUNNING, RawCall, unwatched
 from manyheads.models.weights.projections import OUTPUT_NAMES, QUERY, input_width
 
 ATTRIBUTE = (
     "manyheads_declared"  # of a module or its class: a plain dict, so that a checkpoint of it needs no manyheads
 )
-BY_DECLARATION = "read where mh.declare says"
 OWN_NOTES = (BY_ITSELF, BY_DECLARATION)  # what is said of calls that are read off a module of one's own
 
 
@@ -112,10 +112,10 @@ class _Running:
             heads = q.shape[1]
         if heads is None:
             raise ModelError(f"{self.place}: give num_heads= to mh.declare.")
-        q = by_head(q, heads, "q")
+        q = by_head(q, heads, f"{self.place}: q")
         width = q.shape[3]
-        k = by_head(k, k.shape[-1] // width if k.ndim == 3 else None, "k")
-        v = by_head(v, k.shape[1], "v")
+        k = by_head(k, k.shape[-1] // width if k.ndim == 3 else None, f"{self.place}: k")
+        v = by_head(v, k.shape[1], f"{self.place}: v")
         axes = "b n (h f)" if out.ndim == 3 else "b h n f" if out.shape[1:3] == q.shape[1:3] else "b n h f"
         num_elements = len(q) * heads * q.shape[2] * v.shape[3]
         if k.shape[3] != width or v.shape[2] != k.shape[2] or out.ndim not in (3, 4) or out.numel() != num_elements:
@@ -148,7 +148,8 @@ def by_head(x: Tensor, heads: int | None, name: str) -> Tensor:
         return x if heads is None or x.shape[1] == heads else x.transpose(1, 2)
     if not heads or x.shape[-1] % heads:
         raise ModelError(
-            f"{name} of mh.declare is {x.shape[-1]} wide, which {heads} heads do not divide: give num_heads=."
+            f"{name} of mh.declare is {x.shape[-1]} wide, which {heads} heads do not divide: say in "
+            f"num_heads= how many there are."
         )
     return rearrange(x, "b n (h d) -> b h n d", h=heads)
 

@@ -143,7 +143,7 @@ def require_tappable(model: nn.Module, training: bool = False) -> list[tuple[str
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
-            f"tap() takes a torch module, not a {type(model).__name__}: of a loaded model that is lm.model."
+            f"a torch module is called here, not a {type(model).__name__}: of a loaded model that is lm.model."
         )
     modules = list(model.named_modules())
     for path, module in () if training else modules:
