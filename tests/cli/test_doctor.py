@@ -632,6 +632,29 @@ def test_doctor_without_what_the_command_needs_is_one_line_with_what_to_type(tmp
     assert ran.err == f"manyheads: {package} is not installed, and this needs it: {line}\n"
 
 
+def test_where_the_part_without_torch_is_all_that_is_installed_no_fault_is_found(tmp_path, monkeypatch):
+    """... devices and models are not looked for, and what needs torch says to install the whole."""
+    info = tmp_path / "manyheads_core.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(METADATA.replace("Name: manyheads", "Name: manyheads-core"), encoding="utf-8")
+    (info / "RECORD").write_text("", encoding="utf-8")
+
+    def only_core(name):
+        if name != "manyheads-core":
+            raise PackageNotFoundError(name)
+        return PathDistribution(info)
+
+    monkeypatch.setattr("importlib.metadata.distribution", only_core)
+    assert failed_imports.installed_as() == "manyheads-core" and failed_imports.requirements()
+    missing = failed_imports.Failed("pandas", True, ModuleNotFoundError("pandas"))
+    monkeypatch.setattr("importlib.metadata.version", only_core)
+    monkeypatch.setattr(failed_imports, "spans", lambda: {"numpy": ">=2.0"})
+    assert missing.remedy == "pip install manyheads"
+    assert failed_imports.Failed("numpy", True, missing.error).remedy == 'pip install "numpy>=2.0"'
+    monkeypatch.setattr(doctor, "packages", lambda: iter(()))
+    assert list(doctor.examine()) == ["variables"]
+
+
 @pytest.mark.slow
 def test_transformers_whose_own_needs_are_missing_is_found_by_loading_a_model(tmp_path):
     """... though `import transformers` works: it imports its parts when they are used."""

@@ -39,6 +39,7 @@ from manyheads.lab.training.presets.table import PRESETS
 from manyheads.models import BUNDLED
 from manyheads.roles.words import glossary
 from manyheads.roles.words.role_table import NO_ROLE, ROLES
+from manyheads.statistics.listed import listed, rows
 from manyheads.statistics.table import table_markdown
 from tests.docs.pages import ROOT, blocks_of, named, pages
 
@@ -48,6 +49,7 @@ REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
 
 def test_the_table_of_statistics_is_the_codes_own():
     assert table_markdown() in (DOCS / "reference" / "statistics.md").read_text(encoding="utf-8"), "anew: make pages"
+    assert listed() == rows(), "anew: make pages"
 
 
 def test_the_glossary_of_docs_and_page_is_the_librarys_own():

@@ -10,11 +10,13 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distribution, packages_distributions, requires
 
 import pytest
 from packaging.requirements import Requirement
 
+from manyheads import __version__
 from manyheads.models import BUNDLED
 from tests.install.claims import CLAIMS
 from tests.install.environments import (
@@ -30,6 +32,7 @@ from tests.install.environments import (
     of_the_package,
     unpacked,
 )
+from tools import release
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXTRAS = ((), ("studio",), ("bench",))
@@ -205,6 +208,67 @@ def test_pip_finds_an_extra_in_the_metadata_of_what_is_installed_so_messages_hol
     lacking = {Requirement(line).name for line in requires("manyheads") or [] if "'studio'" in line.replace('"', "'")}
     (asked,) = re.findall(r"No matching distribution found for ([\w-]+)", done.stderr)
     assert asked in lacking and len(lacking) > 2
+
+
+# ================================================================================================ what is published
+# Two wheels of one tree: `manyheads-core`, with every file and without torch, and `manyheads`, which asks for it.
+
+
+def test_the_two_published_packages_ask_for_what_the_tree_asks_for():
+    core, whole = (tomllib.loads(release.pyproject(name))["project"] for name in (release.CORE, release.WHOLE))
+    own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert whole["dependencies"] == [f"manyheads-core=={core['version']}", *own["dependencies"]]
+    assert set(core["dependencies"]) < set(own["dependencies"]) and "optional-dependencies" not in core
+    heavy = {"torch", "transformers", "pandas", "pyarrow", "matplotlib", "safetensors"}
+    assert not heavy & {Requirement(line).name for line in core["dependencies"]}
+    assert core["scripts"] == whole["scripts"] == own["scripts"] and core["version"] == whole["version"] == __version__
+    extras = {key: lines for key, lines in own["optional-dependencies"].items() if key not in ("dev", "docs")}
+    assert whole["optional-dependencies"] == extras
+
+
+WITHOUT_TORCH = """
+import json, sys
+import numpy as np
+import manyheads as mh
+from manyheads import reference
+from manyheads.heads import Head
+from manyheads.lab import lessons
+
+sizing = mh.size("llama-3-70b", context=4096)
+q, k, v = (np.random.default_rng(3).normal(size=(1, 2, 5, 4)) for _ in range(3))
+rows = np.asarray(reference.attend(q, k, v).weights).sum(-1)
+plan = mh.Plan([mh.Ablate("L3H5"), mh.Scale((4, 1), 0.5)])
+ran = lessons.run_cell(next(iter(lessons.lessons()["masks"].cells.values())), {}, lambda name: None)
+heavy = [name for name in ("torch", "transformers", "pandas", "pyarrow") if name in sys.modules]
+print(json.dumps([sizing.cache.token, rows.round(12).ravel().tolist(), str(plan), len(ran.shown) > 0, heavy]))
+"""
+
+
+@pytest.mark.slow
+def test_the_wheel_without_torch_sizes_teaches_and_says_what_the_rest_needs(labels, tmp_path):
+    tree = release.staged(release.CORE, tmp_path / "tree")
+    here = linked(tmp_path / "core", build("wheel", tmp_path / "dist", tree), (), False, labels)
+    absent = "import importlib.util as u; print([u.find_spec(name) for name in ('torch', 'transformers', 'pandas')])"
+    assert here.says(absent) == "[None, None, None]"
+    for arguments in (("size", "llama-2-70b"), ("stats", "--list"), ("learn",), ("learn", "masks"), ("reproduce",)):
+        done = here.manyheads(*arguments)
+        assert done.returncode == 0 and len(done.stdout) > 500, (arguments, done.stderr)
+    said = json.loads(here.manyheads("doctor", "--json").stdout)
+    assert said["fine"] and list(said["sections"]) == ["packages", "variables"]
+    assert [row["remedy"] for row in said["sections"]["packages"] if row["state"] == "absent"] == [
+        "For the whole: pip install manyheads"
+    ]
+    refused = here.manyheads("look", "a text")
+    assert refused.returncode == 2 and "this needs it: pip install manyheads. " in refused.stderr
+    assert "cannot run here: this needs" in here.manyheads("learn", "one-head").stdout
+    bytes_a_token, rows, edited, has_tables, heavy = json.loads(here.says(WITHOUT_TORCH))
+    assert (
+        bytes_a_token == 2 * 80 * 8 * 128 * 2
+        and rows == [1.0] * 10
+        and edited == "ablate L3H5 (zero); scale L4H1 by 0.5"
+        and has_tables
+    )
+    assert heavy == []
 
 
 def test_weights_are_locked_at_the_version_that_messages_name_without_what_their_own_code_needs():

@@ -29,7 +29,17 @@ import manyheads
 from manyheads import attention as operation
 from manyheads import base, machine, models, recording
 from manyheads.cli.arguments import AsJson
-from manyheads.cli.failed_imports import NAME, Failed, failed_import, in_words, module_of, refused_backend, spans
+from manyheads.cli.failed_imports import (
+    CORE,
+    NAME,
+    Failed,
+    failed_import,
+    in_words,
+    installed_as,
+    module_of,
+    refused_backend,
+    spans,
+)
 from manyheads.cli.terminal.console import clean, emit_document, hanging, knows_blocks, stdout_console
 from manyheads.cli.terminal.progress import ProgressLine
 from manyheads.errors import FileAccessError, ModelError, ShapeError
@@ -126,6 +136,8 @@ def examine() -> dict[str, list[Finding]]:
     """All findings, by section. Cost: some seconds, most of them the imports of torch and transformers."""
     looks = {"packages": packages, "extras": extras, "devices": devices, "attention": attention,
              "bundled models": bundled, "variables": variables}  # fmt: skip
+    if installed_as() == CORE:  # the rest asks torch
+        looks = {"packages": packages, "variables": variables}
     sections: dict[str, list[Finding]] = {title: [] for title in looks}
     for title, look in looks.items():
         try:
@@ -148,7 +160,11 @@ def examine() -> dict[str, list[Finding]]:
 def packages() -> Iterator[Finding]:
     """manyheads and its files, Python, and every package that manyheads cannot do without."""
     words = f"{manyheads.__version__}, in {Path(manyheads.__file__).parent}"
-    installed, remedy = (version(NAME), REINSTALL) if spans() else ("nothing", "Among its sources: pip install -e .")
+    name = installed_as() or NAME
+    installed, remedy = (version(name), REINSTALL) if spans() else ("nothing", "Among its sources: pip install -e .")
+    if name == CORE:
+        words_of_core = "the part without torch: sizes, lessons, the reference"
+        yield Finding(CORE, words_of_core, "absent", f"For the whole: pip install {NAME}")
     if installed != manyheads.__version__:
         yield Finding(NAME, f"{words}, but what is installed is {installed}", "wrong", remedy)
     else:
@@ -164,7 +180,11 @@ def packages() -> Iterator[Finding]:
 
 def files() -> Iterator[Finding]:
     """Whether the files that came with the package are there, and as the installer wrote them down."""
-    package, damaged, count = distribution(NAME), [], 0
+    damaged, count = [], 0
+    try:
+        package = distribution(CORE)  # holds the files wherever the two wheels were installed
+    except PackageNotFoundError:
+        package = distribution(NAME)
     # The record itself, since Python 3.12's `files` leaves out those that are missing. Hashed anew, as pip does when it
     # installs: sizes and dates say nothing of a damaged byte.
     for name, written, *_ in csv.reader((package.read_text("RECORD") or "").splitlines()):
@@ -188,7 +208,7 @@ def judged(extra: str = "") -> Iterator[Finding]:
     """Packages that manyheads needs here, or that an extra adds: whether each is in its range and can be imported."""
     from packaging.requirements import Requirement  # deferred: it takes 30 ms, and may be missing
 
-    requirements = [Requirement(line) for line in distribution(NAME).requires or ()]
+    requirements = [Requirement(line) for line in distribution(installed_as() or NAME).requires or ()]
     on_page = {entry.name for entry in requirements if not str(entry.marker).endswith(('"dev"', '"docs"'))}
     for requirement in requirements:
         name, marker, span = requirement.name, requirement.marker, spans()[requirement.name]

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from traceback import walk_tb
@@ -20,8 +21,9 @@ from types import MappingProxyType
 
 from manyheads.base import first_line
 
-NAME = "manyheads"
-MODULES = MappingProxyType({"markdown-it-py": "markdown_it"})  # packages whose name differs between pip and Python
+NAME, CORE = "manyheads", "manyheads-core"
+"""The package, and the part of it that needs no torch (docs/decisions/020-two-wheels.md): either may be installed."""
+MODULES = MappingProxyType({"markdown-it-py": "markdown_it", CORE: NAME})  # whose name differs between pip and Python
 BACKEND = "MPLBACKEND"
 
 
@@ -41,6 +43,8 @@ class Failed:
         try:
             installed = version(self.package).partition("+")[0]  # what follows + names the build
         except PackageNotFoundError:
+            if installed_as() == CORE and self.package not in spans():
+                return f"pip install {NAME}"
             return f'pip install "{self.package}{spans().get(self.package, "")}"'
         return f'pip install --force-reinstall "{self.package}=={installed}"'
 
@@ -88,14 +92,22 @@ def module_of(package: str) -> str:
     return MODULES.get(package, package.replace("-", "_"))
 
 
-def requirements() -> list[str]:
-    """What our metadata asks for; nothing where manyheads is not installed."""
+def installed_as() -> str:
+    """The distribution that is installed here: `NAME`, `CORE` where that is all, "" among bare sources."""
     from importlib.metadata import PackageNotFoundError, distribution  # as above
 
-    try:
-        return distribution(NAME).requires or []
-    except PackageNotFoundError:
-        return []
+    for name in (NAME, CORE):
+        with suppress(PackageNotFoundError):
+            distribution(name)
+            return name
+    return ""
+
+
+def requirements() -> list[str]:
+    """What our metadata asks for; nothing where manyheads is not installed."""
+    from importlib.metadata import distribution  # as above
+
+    return (distribution(name).requires or []) if (name := installed_as()) else []
 
 
 @cache

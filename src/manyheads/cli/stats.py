@@ -81,6 +81,7 @@ from manyheads.heads import layer_name
 from manyheads.measurement import corpus_run
 from manyheads.progress import Progress
 from manyheads.roles.words import ABSENT, UNLABELLED, column_figures, figure, hue, span
+from manyheads.statistics import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -372,10 +373,26 @@ def document(tables: Sequence[HeadTable]) -> Json:
 
 def _show_list(texts: Corpus | list[str] | None, request: str | list[str | Statistic], as_json: bool) -> None:
     """The statistics by name with what each is, a line each; a treebank's too."""
-    # All import torch, for which --help is not to wait.
+    is_plain = texts is None and request in ("default", "all")
+    rows = listed() if is_plain else _rows_of(texts, request)
+    if as_json:
+        emit_document({"statistics": rows})
+        return
+    wide = max(len(row["name"]) for row in rows)
+    print_whole(Text.assemble((f"{row['name']:<{wide}}", "bold"), f"  {clean(row['is'])}") for row in rows)
+    if is_plain:
+        print_whole([
+            Text(),
+            Text("A treebank has more (--list --corpus FILE.conllu): of every relation det.to_governor.given and the "
+                 "like, and of coreference. A pattern names many: --statistics \"det.*\"."),
+        ])  # fmt: skip
+
+
+def _rows_of(texts: Corpus | list[str] | None, request: str | list[str | Statistic]) -> list[dict[str, str]]:
+    """The rows of the statistics requested, a treebank's among them."""
+    # All import torch, for which --help is not to wait, and which the list without a treebank does not need.
     from manyheads.measurement.corpus_run import SURVEY_TEXTS
-    from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
-    from manyheads.statistics.defined import NAMES  # as above
+    from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose, row_of  # as above
 
     survey = None
     if texts is not None:
@@ -383,21 +400,7 @@ def _show_list(texts: Corpus | list[str] | None, request: str | list[str | Stati
         documents = tuple(islice(texts.open(), SURVEY_TEXTS + 1))
         survey = Survey(documents[:SURVEY_TEXTS], len(documents) <= SURVEY_TEXTS)
     all_names = [*STATISTICS, *OF_SCORES, *Annotated(survey).names]
-    chosen = choose(all_names if request in ("default", "all") else request, survey)
-    if as_json:
-        rows = [
-            {"name": of.name, "unit": of.unit, "kind": of.kind, "is": of.meaning, "source": of.source} for of in chosen
-        ]
-        emit_document({"statistics": rows})
-        return
-    wide = max(len(statistic.name) for statistic in chosen)
-    print_whole(Text.assemble((f"{entry.name:<{wide}}", "bold"), f"  {clean(entry.meaning)}") for entry in chosen)
-    if survey is None and request in ("default", "all"):
-        print_whole([
-            Text(),
-            Text("A treebank has more (--list --corpus FILE.conllu): of every relation det.to_governor.given and the "
-                 f"like, and {NAMES[0]}. A pattern names many: --statistics \"det.*\"."),
-        ])  # fmt: skip
+    return [row_of(statistic) for statistic in choose(all_names if request in ("default", "all") else request, survey)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 # The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .characters import is_punctuation as is_punctuation
 from .document import Document as Document
 from .tokens import ROOT as ROOT
 from .tokens import SUBWORD_MARKS as SUBWORD_MARKS
@@ -11,7 +12,6 @@ from .tokens import Sinks as Sinks
 from .tokens import Stretch as Stretch
 from .tokens import Tokens as Tokens
 from .tokens import data_seed as data_seed
-from .tokens import is_punctuation as is_punctuation
 from .tokens import text_seed as text_seed
 from .words import Merging as Merging
 from .words import Unit as Unit

@@ -21,7 +21,6 @@ lie in the picture (`Tokens.images`); `Grid`, where the patches of any picture l
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,12 +32,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from manyheads.errors import ShapeError, TextError
-
-
-def is_punctuation(text: str) -> bool:
-    """Whether a text is made of punctuation and symbols alone (Unicode categories P and S); an empty one is not."""
-    return bool(text) and all(unicodedata.category(char)[0] in "PS" for char in text)
-
+from manyheads.texts.characters import is_punctuation
 
 # ------------------------------------------------------------------------------------------------------ gold annotation
 

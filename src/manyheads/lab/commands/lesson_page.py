@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 from numpy import ndarray
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.text import Text
@@ -25,6 +26,7 @@ from manyheads.lab.lessons.lesson import CellBlock, CheckBlock, InterviewBlock, 
 
 LABEL, HEADING = 34, 12  # columns of a row's name, and of a line of a column's name
 WHOLE, CUT = 16, 10  # a table of so many rows is printed whole; of a longer one, so many rows
+DOTS = "..."  # where rows or columns are left out
 NAMED = 6  # columns, at most, that each are of something else and have decimals of their own
 FEW = 32  # numbers, at most, of which the smallest have three figures, too
 NOTHING = 1e-9  # of the largest number: what is less is what rounding left
@@ -148,28 +150,58 @@ def _curves(panel: Panel, complete: bool) -> Table:
 
 
 def table_lines(table: Table, width: int, complete: bool) -> tuple[list[str], bool]:
-    """A table's lines, as pandas writes it; and whether it has rows or columns that they lack, if not `complete`."""
-    import pandas as pd  # here: --help is not to wait for it
-
+    """A table's lines; and whether it has rows or columns that they lack, if not `complete`."""
     by_column = not table.as_map and len(table.columns) <= NAMED
     cells = np.hstack([_written(part) for part in np.hsplit(table.values, table.values.shape[1] if by_column else 1)])
     # Column names in lines, a word or some of them in each; they stand on the row below them.
     names = [textwrap.wrap(clean(name), HEADING, break_long_words=False) or [""] for name in table.columns]
     depth = 1 if table.as_map else max(map(len, names))
-    headings = [
-        ("",) * (depth - len(lines)) + tuple(shortened(line, HEADING) for line in lines[:depth]) for lines in names
+    columns = [
+        [*[""] * (depth - len(lines)), *(shortened(line, HEADING) for line in lines[:depth]), *cells[:, index]]
+        for index, lines in enumerate(names)
     ]
-    rows = [shortened(name, LABEL) for name in table.rows]
-    frame = pd.DataFrame(cells, rows, pd.MultiIndex.from_tuples(headings))
-    # Characters of Chinese or Japanese fill two columns of a terminal.
-    with pd.option_context("display.unicode.east_asian_width", True):
-        if complete:
-            return frame.to_string(line_width=width, sparsify=False).splitlines(), False
-        for count in range(len(headings), 0, -1):
-            lines = frame.to_string(max_rows=WHOLE, min_rows=CUT, max_cols=count, sparsify=False).splitlines()
-            if max(Text(line).cell_len for line in lines) <= width:
-                break
-    return lines, len(rows) > WHOLE or count < len(headings)
+    labels = [""] * depth + [shortened(name, LABEL) for name in table.rows]
+    is_long = not complete and len(table.rows) > WHOLE
+    labels, *columns = [_without_middle(lines, depth, is_long) for lines in (labels, *columns)]
+    if complete:
+        return _blocks(labels, columns, width), False
+    gap = _without_middle([DOTS] * (depth + len(table.rows)), depth, is_long)
+    for count in range(len(columns), 0, -1):
+        front, back = columns[: (count + 1) // 2], columns[len(columns) - count // 2 :]
+        lines = _side_by_side([labels, *(columns if count == len(columns) else [*front, gap, *back])])
+        if cell_len(lines[0]) <= width:
+            break
+    return lines, is_long or count < len(columns)
+
+
+def _without_middle(lines: list[str], depth: int, is_long: bool) -> list[str]:
+    """A column of a long table: its heading and its first and last rows."""
+    return [*lines[: depth + CUT // 2], DOTS, *lines[-CUT // 2 :]] if is_long else lines
+
+
+def _side_by_side(columns: list[list[str]]) -> list[str]:
+    """Columns beside each other, the first flush left; a character of Chinese or Japanese fills two places."""
+    widths = [max(map(cell_len, column)) for column in columns]
+    padded = [
+        [
+            cell + " " * (wide - cell_len(cell)) if place == 0 else " " * (wide - cell_len(cell)) + cell
+            for cell in column
+        ]
+        for place, (column, wide) in enumerate(zip(columns, widths, strict=True))
+    ]
+    return ["  ".join(row) for row in zip(*padded, strict=True)]
+
+
+def _blocks(labels: list[str], columns: list[list[str]], width: int) -> list[str]:
+    """The whole of a wide table, as many columns at a time as fit, below each other."""
+    lines: list[str] = []
+    while columns:
+        count = len(columns)
+        while count > 1 and cell_len(_side_by_side([labels, *columns[:count]])[0]) > width:
+            count -= 1
+        lines += [*[""] * bool(lines), *_side_by_side([labels, *columns[:count]])]
+        columns = columns[count:]
+    return lines
 
 
 def _written(values: Float64[ndarray, "rows columns"]) -> ndarray:

@@ -10,40 +10,6 @@ So it is known beforehand what each head does: to learn from, and to test tools 
 `draw` makes one head from a picture instead: a grid of which token should look at which.
 """
 
-from manyheads.lab.design.drawing import DrawnHead, arrived, draw, picture_of, split_words
-from manyheads.lab.design.model import build
-from manyheads.lab.design.patterns import (
-    HeadDesign,
-    first,
-    induction,
-    next,
-    offset,
-    previous,
-    punctuation,
-    random,
-    same_token,
-    separator,
-    token_class,
-    uniform,
-)
+import lazy_loader
 
-__all__ = [
-    "HeadDesign",
-    "build",
-    "DrawnHead",
-    "draw",
-    "picture_of",
-    "split_words",
-    "arrived",
-    "previous",
-    "next",
-    "offset",
-    "first",
-    "separator",
-    "same_token",
-    "token_class",
-    "punctuation",
-    "uniform",
-    "induction",
-    "random",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

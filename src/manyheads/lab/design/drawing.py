@@ -32,17 +32,18 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.errors import PlanError, ShapeError
-from manyheads.nn import MultiHeadAttention
 from manyheads.reference import softmax_rows
 from manyheads.texts import is_punctuation
+
+if TYPE_CHECKING:
+    from manyheads.nn import MultiHeadAttention
 
 Feature = Literal["places", "words", "kinds"]
 Rule = Literal["previous", "next", "itself", "first", "same word", "marks", "after a copy"]
@@ -123,6 +124,10 @@ class DrawnHead:
     def layer(self) -> MultiHeadAttention:
         """Our own layer, float64, with this one head in it. Its values and output are as they come: only its map is
         made to order."""
+        import torch  # the lesson that draws heads needs none
+
+        from manyheads.nn import MultiHeadAttention  # as above
+
         features, width = self.query.shape
         layer = MultiHeadAttention(
             features,

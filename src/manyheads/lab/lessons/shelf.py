@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import import_module
@@ -129,9 +130,22 @@ def _name_of(block: CellBlock | CheckBlock) -> str:
     return f"cell {block.name!r}" if isinstance(block, CellBlock) else f"check {block.name!r}"
 
 
+@contextmanager
+def _whole_package() -> Iterator[None]:
+    """Where the part without torch is all that is installed, what needs more raises ModelError, which says so."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "manyheads"):
+            raise
+        raise ModelError(f"this needs {package}, which is not installed here: pip install manyheads") from error
+
+
 def run_cell(cell: CellBlock, changes: Mapping[str, Value], load: Loader) -> Ran:
     """Run a cell with what the reader changed. Raises LessonError for values that do not fit, or as the cell."""
-    ran = CELLS[cell.run].run(inputs_of(cell, changes), load)
+    with _whole_package():
+        ran = CELLS[cell.run].run(inputs_of(cell, changes), load)
     return replace(ran, words=singular(ran.words))
 
 
@@ -148,7 +162,8 @@ def _fact_words(name: str, inputs: tuple[tuple[str, str], ...], load: Loader) ->
     # a page without its model must still open: the missing number says why it is missing
     fact = _entry("a lesson", "fact", name, FACTS)
     try:
-        return fact.say(read_values(fact.parameters, dict(inputs), f"fact {name!r}"), load)
+        with _whole_package():
+            return fact.say(read_values(fact.parameters, dict(inputs), f"fact {name!r}"), load)
     except ModelError as error:
         return f"({MISSING}: {error})"
 
@@ -223,7 +238,8 @@ def right_of(
         raise LessonError(where)
     ran = run_cell(lesson.cells[str(check.cell)], cell, load) if isinstance(function, Predict) else None
     try:
-        right = function.find(values, load if ran is None else ran)  # type: ignore[arg-type]
+        with _whole_package():
+            right = function.find(values, load if ran is None else ran)  # type: ignore[arg-type]
     except (ValueError, LookupError, ArithmeticError) as error:
         # With the page's own inputs it is our fault, and must be seen; with the reader's it is no question.
         if isinstance(error, ManyHeadsError) or not (inputs or cell):

@@ -4,7 +4,7 @@ from .charts import Chart as Chart
 from .charts import GridChart as GridChart
 from .charts import Panel as Panel
 from .figures import save_chart as save_chart
-from .presets.heads import PAPER_BLEU as PAPER_BLEU
+from .presets.bleu import PAPER_BLEU as PAPER_BLEU
 from .presets.rul import CAP as CAP
 from .presets.rul import CHANNELS as CHANNELS
 from .presets.rul import LENGTH as LENGTH

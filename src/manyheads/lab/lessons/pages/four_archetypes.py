@@ -18,7 +18,6 @@ from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, KindCard, Loader, 
 from manyheads.lab.lessons.pages.shared import MODEL, map_of, one_named, recorded, strongest_links
 from manyheads.lab.lessons.parameters import Values, choice, number, text, whole
 from manyheads.statistics import defined
-from manyheads.statistics.defined import coreference_statistics, survey_coreference
 
 if TYPE_CHECKING:
     from manyheads.statistics import HeadTable
@@ -159,7 +158,8 @@ def gold_table(load: Loader) -> HeadTable:
     documents = list(corpora.gold_corpus().open())
     golds = [document.gold for document in documents]
     (subjects,) = (survey for survey in defined.survey_syntax(golds, 1) if survey.name == "nsubj")
-    of_words = [*defined.syntax_statistics([subjects]), *coreference_statistics(survey_coreference(golds))]
+    of_coreference = defined.coreference_statistics(defined.survey_coreference(golds))
+    of_words = [*defined.syntax_statistics([subjects]), *of_coreference]
     masses = [name for kind in KINDS for name in (kind.score, kind.chance) if "_mass" in name]
     return measurement.measure(load(MODEL), documents, [*of_words, *masses])
 

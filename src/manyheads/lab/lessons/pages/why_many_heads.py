@@ -17,8 +17,7 @@ from manyheads.lab.lessons.cells import Cell, Fact, HeadLink, Loader, Ran, cited
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.lessons.pages.shared import HEADS, MODEL, PAPER_SOURCE, WIDTH, flops, recorded, weights
 from manyheads.lab.lessons.parameters import Values, choice, fitting, number, read_matrix, text, whole
-from manyheads.lab.training import PAPER_BLEU
-from manyheads.lab.training.presets.heads import CIRCULATING_BLEU
+from manyheads.lab.training.presets.bleu import CIRCULATING_BLEU, PAPER_BLEU
 from manyheads.models import size
 from manyheads.reference import softmax_rows
 

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from manyheads.inputs import record_call
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
 from manyheads.lab.training.loop import Trained
+from manyheads.lab.training.presets.bleu import CIRCULATING_BLEU, PAPER_BLEU
 from manyheads.lab.training.presets.preset import (
     WATCHED,
     AllTrained,
@@ -63,11 +64,6 @@ RELATIONS = (*(f"{count} back" for count in BACK), "first", "same letter")
 NOTHING = -100  # no such card: cross_entropy leaves it out
 INITIAL_STD = 0.5  # of the three embeddings, whose sum is then about as long as what norms make of it
 KINDS = ("free", "tied", "unmixed")
-PAPER_BLEU = {1: 24.9, 4: 25.5, 8: 25.8, 16: 25.8, 32: 25.4}
-"""Heads -> BLEU on newstest2013, English to German, of models of about 65 million parameters. Source: Vaswani et al.
-2017, table 3, rows (A)."""
-CIRCULATING_BLEU = {1: 25.8, 2: 27.1, 4: 27.5, 8: 28.0, 16: 28.0}
-"""Figures that circulate as that table, and are not in the paper."""
 
 
 @dataclass(frozen=True)

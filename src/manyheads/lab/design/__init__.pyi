@@ -1,0 +1,19 @@
+# The names of this package, each loaded when it is first used; editors and type checkers read this file as it is.
+from .drawing import DrawnHead as DrawnHead
+from .drawing import arrived as arrived
+from .drawing import draw as draw
+from .drawing import picture_of as picture_of
+from .drawing import split_words as split_words
+from .model import build as build
+from .patterns import HeadDesign as HeadDesign
+from .patterns import first as first
+from .patterns import induction as induction
+from .patterns import next as next
+from .patterns import offset as offset
+from .patterns import previous as previous
+from .patterns import punctuation as punctuation
+from .patterns import random as random
+from .patterns import same_token as same_token
+from .patterns import separator as separator
+from .patterns import token_class as token_class
+from .patterns import uniform as uniform
