@@ -162,6 +162,8 @@ BAD = [
     ("junk", ONE, r"^'junk' names no heads.*commas\.$"),
     ("l3 h6", ONE, r"'l3 h6' names no heads.*did you mean 'L3H6'\?"),
     ("L1, 3.6", ONE, r"'3\.6' in 'L1, 3\.6' names no heads.*did you mean 'L3H6'\?"),
+    ("3,6", ONE, r"'3' in '3,6' names no heads.*did you mean 'L3H6'\?"),
+    ("(3, 6)", ONE, r"'\(3' in '\(3, 6\)' names no heads.*did you mean 'L3H6'\?"),
     ("L03H06", ONE, r"did you mean 'L3H6'\?"),
     ("encoder: 0.1", SEVERAL, r"did you mean 'encoder:L0H1'\?"),
     (["L1", 3], ONE, r"3 in \['L1', 3\] is no head\. A list holds texts such as 'L3H7', or pairs \(3, 7\)"),

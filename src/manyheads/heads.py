@@ -313,7 +313,8 @@ def _match(part: str, request: str) -> re.Match[str]:
     match = _fullmatch(part)
     if match is None:
         where = f" in {request!r}" if part != request else ""
-        raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(part)}.")
+        pair = re.fullmatch(r"\W*[0-9]+\W+[0-9]+\W*", request)  # "3, 7", or a pair as text: its comma divides nothing
+        raise HeadError(f"{part!r}{where} names no heads. Write {_EXAMPLES}{_did_you_mean(request if pair else part)}.")
     return match
 
 

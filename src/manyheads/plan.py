@@ -222,7 +222,12 @@ class Edit:
         parts = self.heads.split(",") if isinstance(self.heads, str) else []
         matches = [match for part in parts if (match := _PLACE.fullmatch(part)) is not None]
         if not matches:
-            _set_heads(self)
+            try:
+                _set_heads(self)
+            except HeadError as error:
+                raise HeadError(
+                    f"{error} An edit's place is also of a layer: 'L3 stream', 'L3 feed-forward'."
+                ) from None
         elif len(matches) < len(parts) or len({match["place"] for match in matches}) > 1:
             raise PlanError(f"heads={self.heads!r} are places of several kinds: give each kind a step of its own.")
         else:

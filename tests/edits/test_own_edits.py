@@ -409,7 +409,8 @@ PLACES = {
     "L1H2 stream": (PlanError, "'L1H2' is a head, and 'stream' is of a layer"),
     "L1 stream, L2 feed-forward": (PlanError, "are places of several kinds: give each kind a step of its own"),
     "L1 stream, L2H1": (PlanError, "are places of several kinds"),
-    "L1 strem": (HeadError, "names no heads"),
+    "L1 strem": (HeadError, "names no heads.*also of a layer: 'L3 stream', 'L3 feed-forward'"),
+    "L1 mlp": (HeadError, "names no heads.*also of a layer: 'L3 stream', 'L3 feed-forward'"),
     "L9 stream": (HeadError, "there is no layer 9"),
 }
 
