@@ -98,13 +98,14 @@ NO_RESULTS = (
     "figures",
     "inputs",
     "lab.commands",
+    "lab.design",
     "lab.room",
     "machine",
     "models",
     "nn",
     "studio",
 )
-"""Packages whose functions return what other functions take (tensors, layers, models, batches), or files and pages."""
+"""Packages whose functions return what other functions take (tensors, layers, models, designs, batches), or files and pages."""
 
 TAKEN = {
     "Attended": "tensors that a model goes on with", "LoadedModel": "a model", "Corpus": "texts to be read",

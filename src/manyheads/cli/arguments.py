@@ -593,6 +593,13 @@ def load_model(talk: ProgressLine, choice: ModelChoice, *, reads: bool = True) -
     return lm
 
 
+def head_first(words: Sequence[str], head: str | None) -> tuple[list[str], str | None]:
+    """The text's words and the head: one typed before the text, as `head` and `card` take it, does for --head."""
+    if head is None and words and re.fullmatch(r"L\d+H\d+", words[0], re.IGNORECASE):
+        return [*words[1:]], words[0]
+    return [*words], head
+
+
 def head_of(lm: LoadedModel, name: str) -> Head:
     """The head by that name. Errors: HeadError, which says what the model has."""
     try:

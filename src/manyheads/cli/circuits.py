@@ -42,6 +42,7 @@ from manyheads.cli.arguments import (
     check_output,
     chosen_engine,
     given_texts,
+    head_first,
     head_of,
     load_model,
     to_file,
@@ -478,12 +479,13 @@ def writes(
     """
     talk = ProgressLine()
     check_output(out, "--out", TABLE_ENDINGS)
+    text, head = head_first(text or [], head)
     if head is not None:
         Head.parse(head)
     elif text or file is not None or token or out is not None:
         option = "--token" if token else "--out" if out is not None else "a text"
         raise HeadError(f"{option} is about one head, and none was named: give --head, as in --head L12H3.")
-    texts = given_texts(talk, text or [], file, lines, model) if text or file is not None else None
+    texts = given_texts(talk, text, file, lines, model) if text or file is not None else None
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if head is None:
         with talk.step("multiplying heads' matrices over the vocabulary") as progress:

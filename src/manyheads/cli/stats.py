@@ -392,7 +392,7 @@ def _rows_of(texts: Corpus | list[str] | None, request: str | list[str | Statist
     """The rows of the statistics requested, a treebank's among them."""
     # All import torch, for which --help is not to wait, and which the list without a treebank does not need.
     from manyheads.measurement.corpus_run import SURVEY_TEXTS
-    from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose, row_of  # as above
+    from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, Survey, choose  # as above
 
     survey = None
     if texts is not None:
@@ -400,7 +400,7 @@ def _rows_of(texts: Corpus | list[str] | None, request: str | list[str | Statist
         documents = tuple(islice(texts.open(), SURVEY_TEXTS + 1))
         survey = Survey(documents[:SURVEY_TEXTS], len(documents) <= SURVEY_TEXTS)
     all_names = [*STATISTICS, *OF_SCORES, *Annotated(survey).names]
-    return [row_of(statistic) for statistic in choose(all_names if request in ("default", "all") else request, survey)]
+    return listed(choose(all_names if request in ("default", "all") else request, survey))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

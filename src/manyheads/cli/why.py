@@ -25,6 +25,7 @@ from manyheads.cli.arguments import (
     TextWords,
     check_output,
     given_texts,
+    head_first,
     load_model,
     to_file,
 )
@@ -71,7 +72,8 @@ def why(
     """
     talk = ProgressLine()
     check_output(out, "--out", TABLE_ENDINGS)
-    words, asks, looked = text or [], from_token, to_token
+    words, head = head_first(text or [], head)
+    asks, looked = from_token, to_token
     if where is not None:
         one_of("--where", where, get_args(explained.Kind), StatisticError, "is no kind of rows")
         for option, value in (("--from", asks), ("--to", looked), ("--against", against), ("--further", further)):

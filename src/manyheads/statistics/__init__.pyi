@@ -3,7 +3,6 @@ from .defined.alignment import alignment as alignment
 from .head_table import HeadTable as HeadTable
 from .head_table import number as number
 from .listed import listed as listed
-from .listed import row_of as row_of
 from .statistic import SELF as SELF
 from .statistic import Facts as Facts
 from .statistic import PerText as PerText

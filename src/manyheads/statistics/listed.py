@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -12,19 +13,18 @@ if TYPE_CHECKING:
 FILE = files("manyheads.statistics") / "listed.json"
 
 
-def listed() -> list[dict[str, str]]:
-    """Name, unit, kind, meaning ("is") and source of every statistic that needs no treebank."""
-    return json.loads(FILE.read_text(encoding="utf-8"))
-
-
-def row_of(statistic: Statistic) -> dict[str, str]:
-    """The same of one statistic."""
-    name, meaning = statistic.name, statistic.meaning
-    return {"name": name, "unit": statistic.unit, "kind": statistic.kind, "is": meaning, "source": statistic.source}
+def listed(statistics: Iterable[Statistic] | None = None) -> list[dict[str, str]]:
+    """Name, unit, kind, meaning ("is") and source of these statistics; None: of every one that needs no treebank."""
+    if statistics is None:
+        return json.loads(FILE.read_text(encoding="utf-8"))
+    return [
+        {"name": one.name, "unit": one.unit, "kind": one.kind, "is": one.meaning, "source": one.source}
+        for one in statistics
+    ]
 
 
 def rows() -> list[dict[str, str]]:
-    """The rows anew, from the statistics themselves."""
+    """The rows of the file anew, from the statistics themselves."""
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, choose  # which import torch
 
-    return [row_of(statistic) for statistic in choose([*STATISTICS, *OF_SCORES, *Annotated(None).names])]
+    return listed(choose([*STATISTICS, *OF_SCORES, *Annotated(None).names]))
