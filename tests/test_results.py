@@ -105,7 +105,7 @@ NO_RESULTS = (
     "nn",
     "studio",
 )
-"""Packages whose functions return what other functions take (tensors, layers, models, designs, batches), or files and pages."""
+"""Packages whose functions return what others take (tensors, layers, models, designs, batches), or files and pages."""
 
 TAKEN = {
     "Attended": "tensors that a model goes on with", "LoadedModel": "a model", "Corpus": "texts to be read",

@@ -288,6 +288,15 @@ def test_a_figure_of_layers_of_unlike_widths_and_of_stacks(tmp_path, fresh):
 # ================================================================================================================ why
 # `manyheads why`: the library's own words and numbers.
 
+
+def test_head_typed_before_the_text_is_the_head_as_card_takes_it(run):
+    for command in ("why", "writes"):
+        named, first = (
+            run(command, *words, "--json", *CODE).out for words in ((TEXT, "--head", "L3H3"), ("L3H3", TEXT))
+        )
+        assert json.loads(named) == json.loads(first), command
+
+
 ASKED = ("why", TEXT, "--head", "L3H3", *CODE)
 
 

@@ -296,14 +296,14 @@ def check(call: AttentionCall, model: torch.nn.Module) -> float:
                     f"up to {size:.0f}: rounding alone may have moved its weights by so much, and they are "
                     f"not known from q and k, so nothing is recorded. Load the model with dtype='{finer}'."
                 )
-            told = (
+            remedy = (
                 " If what mh.declare names is wrong (q, k, v, scale=, mask=, causal=), mend that."
                 if BY_DECLARATION in call.because
                 else ""
             )
             raise GuardError(
                 f"{message}This attention does something that was not recorded, so a recording would be wrong: none "
-                f"is made.{told}"
+                f"is made.{remedy}"
             )
     return max(worst)
 
