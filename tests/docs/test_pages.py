@@ -68,7 +68,7 @@ def test_every_thing_has_one_name_and_one_short_sentence():
 
 def test_the_page_of_the_command_is_its_own_help():
     # Tests have a default model of their own.
-    page = command_markdown().replace(f"hub. | `{DEFAULT_MODEL}` |", "hub. | `smollm2` |")
+    page = command_markdown().replace(f"hub. Default: `{DEFAULT_MODEL}`.", "hub. Default: `smollm2`.")
     assert COMMAND_PAGE.read_text(encoding="utf-8") == page, "anew: make pages"
 
 
@@ -269,7 +269,7 @@ def test_the_tree_has_every_package_and_file_as_the_code_has_them():
     page = TREE_PAGE.read_text(encoding="utf-8")
     assert tree() in page, "anew: make pages"
     names = {path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
-    assert len(names) > 100 and all(f"- `{name}`" in page for name in names)
+    assert len(names) > 100 and all(f"`{name}`" in page for name in names)
 
 
 def test_every_answer_to_where_do_i_find_is_a_file_that_exists():
