@@ -29,8 +29,8 @@ OPENING = """\
 
 Every number that the project claims has a record in `docs/lab.yaml` ([the file](lab.yaml)), with the command that made
 it, so that anyone can make it again. This page has the question of each record, newest first, with the first clause of
-its number and of its verdict (... where more follows); the file has the whole. A record is never removed: what failed stays and says so, and a
-number that no longer holds gets a new record. A record's fields:
+its number and of its verdict (... where more follows); the file has the whole. A record is never removed: what failed
+stays and says so, and a number that no longer holds gets a new record. A record's fields:
 """
 CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
 """Up to the first semicolon or full stop that a blank follows, outside code and brackets."""

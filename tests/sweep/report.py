@@ -25,7 +25,7 @@ sounds). Every weight of every layer, head and real row was held against the mod
 
 **{counts[exact]} architectures ({folders} of transformers' model folders) are exact**: no weight differs by more than
 {worst:.1e} (allowed: {allowed:g}). {counts[in part]} are exact in part, {counts[refused]} refused with an error that
-says why, {counts[inexact]} inexact; {counts[does not attend]} do not attend; {counts[not built]} could not be built here,
+says why, {counts[inexact]} inexact; {counts[does not attend]} do not attend; {counts[not built]} could not be built,
 and nothing is known of those.
 
 Made by `make models` (transformers {transformers}, torch {torch}, {minutes:.0f} minutes on one core). Heads, windows,
