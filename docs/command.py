@@ -41,8 +41,7 @@ def command_markdown() -> str:
 
 
 def _index(commands: dict[str, Any]) -> str:
-    rows = [f"| [`{name}`](#{name}) | {_cell(_paragraphs(each)[0])} |" for name, each in commands.items()]
-    return "\n".join(["| command | what |", "|---|---|", *rows]) + "\n"
+    return f"Commands: {', '.join(f'[`{name}`](#{name})' for name in commands)}.\n"
 
 
 def _section(name: str, command: Any, shared: list[str]) -> str:
@@ -55,7 +54,7 @@ def _section(name: str, command: Any, shared: list[str]) -> str:
     if own:
         lines += [_table(own)]
     if len(own) < len(rows):
-        names = ", ".join(row.split("| ")[1].strip() for row in rows if row in shared)
+        names = ", ".join(f"`{row.split('`')[1].split()[0]}`" for row in rows if row in shared)
         lines += [f"[Also](#options-of-many-commands): {names}.", ""]
     return "\n".join(lines)
 

@@ -109,13 +109,12 @@ def picture() -> str:
 
 
 def table() -> str:
-    """Every floor with its packages, and the first sentence of each."""
+    """Every floor with its packages and files."""
     rows = [
-        f"| {number if name == floor[0] else ''} | `{_path_of(name).name}` | {first_sentence(_path_of(name))} |"
+        f"| {number} | {', '.join(f'`{_path_of(name).name}`' for name in floor)} |"
         for number, floor in zip(range(len(floors()) - 1, -1, -1), floors(), strict=True)
-        for name in floor
     ]
-    return "\n".join([BEGIN, "| floor | package or file | what |", "|---|---|---|", *rows, END])
+    return "\n".join([BEGIN, "| floor | packages and files |", "|---|---|", *rows, END])
 
 
 def tree() -> str:

@@ -1,6 +1,6 @@
 """docs/lab.md, the lab log in short, from docs/lab.yaml: `python docs/lab.py`. A test holds the page to the records.
 
-The page has of each record its question, and the first clause of its number and of its verdict.
+The page has of each record its question, and the beginning of its number and of its verdict.
 
 A record is a mapping with the five fields that the page explains. Every value is text: a date or a number is printed
 as it was typed, so nothing is rounded or reformatted on its way to the page.
@@ -28,12 +28,15 @@ OPENING = """\
 # Lab log
 
 Every number that the project claims has a record in `docs/lab.yaml` ([the file](lab.yaml)), with the command that made
-it, so that anyone can make it again. This page has the question of each record, newest first, with the first clause of
+it, so that anyone can make it again. This page has the question of each record, newest first, with the beginning of
 its number and of its verdict (... where more follows); the file has the whole. A record is never removed: what failed
 stays and says so, and a number that no longer holds gets a new record. A record's fields:
 """
 CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
 """Up to the first semicolon or full stop that a blank follows, outside code and brackets."""
+
+LONGEST = 12  # words, where a clause can be cut at a comma outside brackets
+SHORTER = re.compile(r"[^()`]*, [^()`]*|.*[)`][^()`]*, [^()`]*")
 
 
 def records() -> list[dict[str, str]]:
@@ -53,6 +56,8 @@ def lab_markdown() -> str:
 def _clause(text: str) -> str:
     matched = CLAUSE.match(text)
     clause = matched[0].strip() if matched else text
+    while len(clause.split()) > LONGEST and SHORTER.fullmatch(clause):
+        clause = clause.rpartition(", ")[0]
     return clause if clause == text.rstrip(".") else f"{clause}..."
 
 

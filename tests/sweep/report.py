@@ -32,9 +32,19 @@ Made by `make models` (transformers {transformers}, torch {torch}, {minutes:.0f}
 differences and whole messages: [results.json](../tests/sweep/results.json). One architecture alone:
 `python -m tests.sweep gemma2`.
 
-A row for each of transformers' model folders. *Recorded* says which attention: `layers` of one stack, or `encoder`,
-`decoder` and `cross`; "as eager" says that another implementation of that model gives other numbers. A cell without
-names of model types holds for the whole folder.
+Names are those of transformers' model folders, each with all of its model types (`clip`: CLIP's text and vision models
+as well).
+
+"""
+
+WHOLE = """## Recorded, one stack of layers
+
+"""
+
+OTHERS = """## All others
+
+What is recorded: `layers` of one stack, or `encoder`, `decoder` and `cross`; "as eager" says that another
+implementation of that model gives other numbers. A cell without names of model types holds for the whole folder.
 
 | folder | recorded | not recorded |
 |---|---|---|
@@ -87,7 +97,10 @@ def page(verdicts: list[Verdict]) -> str:
     folders: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         folders.setdefault(verdict.folder or verdict.name, []).append(verdict)
-    return head + "".join(_row(folder, folders[folder]) for folder in sorted(folders))
+    whole = {(EXACT, "layers")}
+    plain = [name for name in sorted(folders) if {(x.outcome, _stacks(x)) for x in folders[name]} == whole]
+    rows = "".join(_row(name, folders[name]) for name in sorted(folders) if name not in plain)
+    return f"{head}{WHOLE}{', '.join(plain)}.\n\n{OTHERS}{rows}"
 
 
 def _row(folder: str, verdicts: list[Verdict]) -> str:
