@@ -44,9 +44,9 @@ mean over seeds (Student's t) lies within them, **does not come out** where all 
 else: three seeds make wide intervals. What is exact, as a count in a file, has no interval. No verdict says that a
 paper is right or wrong: small models are other things, and each part says what is not comparable.
 """
-SEEDS = re.compile(
-    r"^\|(.*?)\|(.*?)\|(.*?)\|(.*?)\|", re.MULTILINE
-)  # a row up to its mean, or what stands in its place
+SEEDS = re.compile(r"^\|(.*?)\|(.*?)\|(.*?)\|(.*?)\|", re.MULTILINE)
+"""A row of a table as far as its mean."""
+
 COMPARED = """\
 ## Clark et al. 2019: the same heads by their code and by our statistics
 
