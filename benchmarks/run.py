@@ -149,6 +149,7 @@ def _gpu() -> str | None:
 
 
 LONG = 20  # rows: a longer table names only what was not met
+USUAL = "x86_64, 2 cores, AVX-512, Python 3.11.7, torch 2.13.0+cpu"  # said once, at the head of the page
 
 
 def written(results: Mapping[str, Any]) -> str:
@@ -163,9 +164,11 @@ def _table(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) -> s
     rows = [f"| {x.bar.what} | {x.measured} | {x.bar.limit} | {x.verdict} |" for x in bars if x not in met]
     if met:
         rows.append(f"| {len(met)} others, in benchmarks/results.json | | | met |")
-    measured = (
-        "no whole result yet" if result is None else f"{result['date']}, {result['machine']}, torch {result['torch']}"
-    )
+    if result is None:
+        measured = "no whole result yet"
+    else:
+        machine = f"{result['machine']}, torch {result['torch']}"
+        measured = ", ".join([result["date"], *(() if machine == USUAL else (machine,))])
     head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.", ""]
     return "\n".join([*head, "| what | measured | bar | |", "|---|---|---|---|", *rows, ""])
 

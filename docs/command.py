@@ -13,7 +13,7 @@ from manyheads.cli import main as app
 from manyheads.cli.commands import all_commands
 
 PAGE = Path(__file__).parent / "reference" / "command.md"
-SHARED, OFTEN = "## Options of many commands", 3  # a row that comes this often stands there, once
+SHARED, OFTEN = "## Options of many commands", 2  # a row that comes so often stands there, once
 ENDS = re.findall(r"^    (\d+) +(.+)$", app.__doc__ or "", re.MULTILINE)  # the exit codes, said there
 OPENING = """\
 <!-- made by `python docs/command.py`, held to it by a test -->

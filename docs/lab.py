@@ -35,7 +35,7 @@ stays and says so, and a number that no longer holds gets a new record. A record
 CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
 """Up to the first semicolon or full stop that a blank follows, outside code and brackets."""
 
-LONGEST = 12  # words, where a clause can be cut at a comma outside brackets
+LONGEST = 8  # words, where a clause can be cut at a comma outside brackets
 SHORTER = re.compile(r"[^()`]*, [^()`]*|.*[)`][^()`]*, [^()`]*")
 
 
