@@ -35,8 +35,12 @@ def command_markdown() -> str:
     ends = ["| exit code | when |", "|---|---|", *(f"| {code} | {when} |" for code, when in ENDS)]
     options = [each for command in commands.values() for each in command.params if each.opts[0].startswith("-")]
     rows = Counter(_row(option) for option in options)
-    shared = [row for row, count in rows.items() if count >= OFTEN]
-    parts = [OPENING, "\n".join(ends) + "\n", _index(commands), f"{SHARED}\n\n{_table(shared)}"]
+    commonest: dict[str, str] = {}  # of an option that says several things, the one said most often
+    for row, count in rows.most_common():
+        if count >= OFTEN:
+            commonest.setdefault(row.split()[1], row)
+    shared = [row for row in rows if row in commonest.values()]
+    parts = [OPENING, "\n".join(ends) + "\n", _index(commands), f"{SHARED}\n\n{_list(shared)}"]
     return "\n".join([*parts, *(_section(name, each, shared) for name, each in commands.items())])
 
 
@@ -52,23 +56,23 @@ def _section(name: str, command: Any, shared: list[str]) -> str:
     own = [row for row in rows if row not in shared]
     lines = [f"## {name}", "", f"    {usage}", "", "\n\n".join(said), ""]
     if own:
-        lines += [_table(own)]
+        lines += [_list(own)]
     if len(own) < len(rows):
         names = ", ".join(f"`{row.split('`')[1].split()[0]}`" for row in rows if row in shared)
         lines += [f"[Also](#options-of-many-commands): {names}.", ""]
     return "\n".join(lines)
 
 
-def _table(rows: list[str]) -> str:
-    return "\n".join(["| | what |", "|---|---|", *rows]) + "\n"
+def _list(rows: list[str]) -> str:
+    return "\n".join(rows) + "\n"
 
 
 def _row(option: Any) -> str:
-    """A row of a table: an option or argument, what it does, its default."""
+    """A line of a list: an option or argument, what it does, its default."""
     is_argument = not option.opts[0].startswith("-")
     name, default = (_usage(option), "") if is_argument else (_option(option), _default(option))
     text = f"{_cell(option.help or '')} {default and f'Default: {default}.'}".strip()
-    return f"| `{name}` | {text} |"
+    return f"- `{name}`: {text}"
 
 
 def _paragraphs(command: Any) -> list[str]:

@@ -29,8 +29,8 @@ OPENING = """\
 
 Every number that the project claims has a record in `docs/lab.yaml` ([the file](lab.yaml)), with the command that made
 it, so that anyone can make it again. This page has the question of each record, newest first, with the beginning of
-its number and of its verdict (... where more follows); the file has the whole. A record is never removed: what failed
-stays and says so, and a number that no longer holds gets a new record. A record's fields:
+its number and, in bold, of its verdict ("..." where more follows); the file has the whole. A record is never removed:
+what failed stays and says so, and a number that no longer holds gets a new record. A record's fields:
 """
 CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
 """Up to the first semicolon or full stop that a blank follows, outside code and brackets."""
@@ -45,12 +45,19 @@ def records() -> list[dict[str, str]]:
 
 
 def lab_markdown() -> str:
-    """The page: what a record holds, then for each day a table."""
+    """The page: what a record holds, then for each day a list."""
     lines = [OPENING, *(f"- **{field}**: {meaning}" for field, meaning in FIELDS.items())]
     for date, day in groupby(records(), key=lambda record: record["date"]):
-        lines += ["", f"## {date}", "", "| question | came out | verdict |", "|---|---|---|"]
-        lines += [_row([record["question"], _clause(record["number"]), _clause(record["verdict"])]) for record in day]
+        lines += ["", f"## {date}", ""]
+        lines += [
+            f"- {_ended(record['question'])} {_ended(_clause(record['number']))} **{_clause(record['verdict'])}**"
+            for record in day
+        ]
     return "\n".join([*lines, ""])
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith(("?", ".", ":")) else f"{text}."
 
 
 def _clause(text: str) -> str:
@@ -59,10 +66,6 @@ def _clause(text: str) -> str:
     while len(clause.split()) > LONGEST and SHORTER.fullmatch(clause):
         clause = clause.rpartition(", ")[0]
     return clause if clause == text.rstrip(".") else f"{clause}..."
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
 
 if __name__ == "__main__":
