@@ -36,8 +36,8 @@ manyheads reproduce voita-gates  # trains, measures by the paper's definition, a
 ```
 
 Headings say what a paper reports, not what came out. In the tables *mean* is over three seeds (trainings from other
-random numbers), or the count where there are no seeds; each seed's number, versions and times are in `docs/reproduced`. The
-words for heads are in [the glossary](glossary.md).
+random numbers), or the count where there are no seeds; each seed's number, versions and times are in `docs/reproduced`.
+The words for heads are in [the glossary](glossary.md).
 
 A claim says beforehand within which bounds a quantity must lie. It **comes out** where the whole 95 % interval of the
 mean over seeds (Student's t) lies within them, **does not come out** where all of it lies outside, and is **undecided**
