@@ -37,14 +37,20 @@ as well).
 
 """
 
-WHOLE = """## Recorded, one stack of layers
+RECORDED = """## Recorded whole
+
+Which attention: `layers` of one stack, or `encoder`, `decoder` and `cross`; "as eager": another implementation of that
+model gives other numbers.
 
 """
 
-OTHERS = """## All others
+NOT_RECORDED = """## Not recorded
 
-What is recorded: `layers` of one stack, or `encoder`, `decoder` and `cross`; "as eager" says that another
-implementation of that model gives other numbers. A cell without names of model types holds for the whole folder.
+"""
+
+MIXED = """## Recorded in part
+
+Of folders with several model types, of which not all are alike, or with layers that are left out:
 
 | folder | recorded | not recorded |
 |---|---|---|
@@ -97,10 +103,23 @@ def page(verdicts: list[Verdict]) -> str:
     folders: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
         folders.setdefault(verdict.folder or verdict.name, []).append(verdict)
-    whole = {(EXACT, "layers")}
-    plain = [name for name in sorted(folders) if {(x.outcome, _stacks(x)) for x in folders[name]} == whole]
-    rows = "".join(_row(name, folders[name]) for name in sorted(folders) if name not in plain)
-    return f"{head}{WHOLE}{', '.join(plain)}.\n\n{OTHERS}{rows}"
+    recorded: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    rows = ""
+    for folder in sorted(folders):
+        stacks = {(verdict.outcome, _stacks(verdict)) for verdict in folders[folder]}
+        reasons = {"" if verdict.outcome == EXACT else _reason(verdict) for verdict in folders[folder]}
+        if len(stacks) == 1 and reasons == {""}:
+            recorded.setdefault(stacks.pop()[1], []).append(folder)
+        elif len(reasons) == 1 and not {outcome for outcome, _ in stacks} & {EXACT, IN_PART}:
+            others.setdefault(reasons.pop(), []).append(folder)
+        else:
+            rows += _row(folder, folders[folder])
+    return f"{head}{RECORDED}{_listed(recorded)}\n{NOT_RECORDED}{_listed(others)}\n{MIXED}{rows}"
+
+
+def _listed(groups: dict[str, list[str]]) -> str:
+    return "".join(f"- {what}: {', '.join(names)}\n" for what, names in groups.items())
 
 
 def _row(folder: str, verdicts: list[Verdict]) -> str:
@@ -112,8 +131,7 @@ def _row(folder: str, verdicts: list[Verdict]) -> str:
             recorded.setdefault(_stacks(verdict), []).append(verdict.name)
         if verdict.outcome != EXACT:
             others.setdefault(_reason(verdict), []).append(verdict.name)
-    groups = [(what, names) for group in (recorded, others) for what, names in group.items()]
-    whole = all(len(names) == len(verdicts) for _, names in groups)
+    whole = all(len(names) == len(verdicts) for group in (recorded, others) for names in group.values())
     cells = ["; ".join(_named(what, names, whole) for what, names in group.items()) for group in (recorded, others)]
     return f"| {folder} | {' | '.join(cells)} |\n"
 
