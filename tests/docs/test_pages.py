@@ -162,6 +162,14 @@ def test_the_navigation_names_every_page_once():
     assert set(listed) == (there - left) | set(PAGES.values())
 
 
+MOST_WORDS = 120_000  # of all pages, as wc -w counts: what is added makes room for itself
+
+
+def test_the_pages_have_no_more_words_than_a_reader_can_use():
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages() if page.is_relative_to(DOCS))
+    assert words <= MOST_WORDS
+
+
 DOORS = ["Start", "Understand", "Do", "Look up", "For contributors"]
 
 
