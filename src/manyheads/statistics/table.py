@@ -251,7 +251,7 @@ PER_ROW, MOVED = "; the mean over rows with such a key", "share of what is moved
 
 
 def table_markdown() -> str:
-    """A Markdown row for each statistic; one row for those that differ in an offset, or are a mass weighted by norms."""
+    """A Markdown row for each statistic; one row for those that differ in an offset, or weigh a mass by norms."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for statistic in NAMED.values():
         if statistic.kind == "chance":
