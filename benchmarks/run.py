@@ -148,6 +148,10 @@ def _gpu() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
+LONG = 20  # rows: a longer table names only what was missed
+USUAL = "x86_64, 2 cores, AVX-512, Python 3.11.7, torch 2.13.0+cpu"  # said once, at the head of the page
+
+
 def written(results: Mapping[str, Any]) -> str:
     """A table a benchmark: what was measured, beside its bar."""
     return "\n".join(
@@ -156,10 +160,16 @@ def written(results: Mapping[str, Any]) -> str:
 
 
 def _table(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) -> str:
-    rows = [f"| {x.bar.what} | {x.measured} | {x.bar.limit} | {x.verdict} |" for x in bars]
-    measured = (
-        "no whole result yet" if result is None else f"{result['date']}, {result['machine']}, torch {result['torch']}"
-    )
+    short = {"not measured", "met"} if len(bars) > LONG else {"not measured"}
+    rows = [f"| {x.bar.what} | {x.measured} | {x.bar.limit} | {x.verdict} |" for x in bars if x.verdict not in short]
+    for verdict in sorted(short):
+        if count := sum(x.verdict == verdict for x in bars):
+            rows.append(f"| {count} others: benchmarks/results.json, benchmarks/bars.py | | | {verdict} |")
+    if result is None:
+        measured = "no whole result yet"
+    else:
+        machine = f"{result['machine']}, torch {result['torch']}"
+        measured = ", ".join([result["date"], *(() if machine == USUAL else (machine,))])
     head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.", ""]
     return "\n".join([*head, "| what | measured | bar | |", "|---|---|---|---|", *rows, ""])
 

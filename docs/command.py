@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from manyheads.cli import main as app
 from manyheads.cli.commands import all_commands
 
 PAGE = Path(__file__).parent / "reference" / "command.md"
+SHARED, OFTEN = "## Options of many commands", 2  # a row that comes so often stands there, once
 ENDS = re.findall(r"^    (\d+) +(.+)$", app.__doc__ or "", re.MULTILINE)  # the exit codes, said there
 OPENING = """\
 <!-- made by `python docs/command.py`, held to it by a test -->
@@ -31,24 +33,46 @@ def command_markdown() -> str:
         line.command()(each)
     commands = typer.main.get_command(line).commands  # type: ignore[attr-defined]
     ends = ["| exit code | when |", "|---|---|", *(f"| {code} | {when} |" for code, when in ENDS)]
-    parts = [OPENING, "\n".join(ends) + "\n", _index(commands), *(_section(*each) for each in commands.items())]
-    return "\n".join(parts)
+    options = [each for command in commands.values() for each in command.params if each.opts[0].startswith("-")]
+    rows = Counter(_row(option) for option in options)
+    commonest: dict[str, str] = {}  # of an option that says several things, the one said most often
+    for row, count in rows.most_common():
+        if count >= OFTEN:
+            commonest.setdefault(row.split()[1], row)
+    shared = [row for row in rows if row in commonest.values()]
+    parts = [OPENING, "\n".join(ends) + "\n", _index(commands), f"{SHARED}\n\n{_list(shared)}"]
+    return "\n".join([*parts, *(_section(name, each, shared) for name, each in commands.items())])
 
 
 def _index(commands: dict[str, Any]) -> str:
-    rows = [f"| [`{name}`](#{name}) | {_cell(_paragraphs(each)[0])} |" for name, each in commands.items()]
-    return "\n".join(["| command | what |", "|---|---|", *rows]) + "\n"
+    return f"Commands: {', '.join(f'[`{name}`](#{name})' for name in commands)}.\n"
 
 
-def _section(name: str, command: Any) -> str:
+def _section(name: str, command: Any, shared: list[str]) -> str:
     given = [each for each in command.params if not each.opts[0].startswith("-")]
-    options = [each for each in command.params if each not in given]
     usage = " ".join([f"manyheads {name}", *(_usage(each) for each in given), "[OPTIONS]"])
     said = [re.sub(r"(?s)^(For example:) (.*)$", r"\1 `\2`", part) for part in _paragraphs(command)]
-    rows = [f"| `{_usage(each)}` | {_cell(each.help or '')} | |" for each in given]
-    rows += [f"| `{_option(each)}` | {_cell(each.help or '')} | {_default(each)} |" for each in options]
-    table = ["| | what | unless given |", "|---|---|---|", *rows] if rows else []
-    return "\n".join([f"## {name}", "", f"    {usage}", "", "\n\n".join(said), "", *table, ""])
+    rows = [_row(each) for each in (*given, *(each for each in command.params if each not in given))]
+    own = [row for row in rows if row not in shared]
+    lines = [f"## {name}", "", f"    {usage}", "", "\n\n".join(said), ""]
+    if own:
+        lines += [_list(own)]
+    if len(own) < len(rows):
+        names = ", ".join(f"`{row.split('`')[1].split()[0]}`" for row in rows if row in shared)
+        lines += [f"[Also](#options-of-many-commands): {names}.", ""]
+    return "\n".join(lines)
+
+
+def _list(rows: list[str]) -> str:
+    return "\n".join(rows) + "\n"
+
+
+def _row(option: Any) -> str:
+    """A line of a list: an option or argument, what it does, its default."""
+    is_argument = not option.opts[0].startswith("-")
+    name, default = (_usage(option), "") if is_argument else (_option(option), _default(option))
+    text = f"{_cell(option.help or '')} {default and f'Default: {default}.'}".strip()
+    return f"- `{name}`: {text}"
 
 
 def _paragraphs(command: Any) -> list[str]:

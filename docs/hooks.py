@@ -63,7 +63,7 @@ TEXT_OF = {
 CARDS, RECORDINGS = DOCS / "heads.json", DOCS / "live"
 WIDE = {"lab.md", "models.md"}  # tables that want the room beside them
 OUTSIDE = {**PAGES, "README.md": "index.md"}
-CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`[^`\n]+`"
+CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`(?:[^`\n]|\n(?!\s*\n))+`"
 LINK = r"(?<!!)\[(?P<words>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
 MENTION = r"(?<![\w/`\[])(?<!\]\()(?P<mentioned>docs/[\w/-]+\.md)"
 

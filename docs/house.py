@@ -2,8 +2,8 @@
 
 Floors come from pyproject.toml, where `make check` reads them too; who imports whom comes from the code itself, by the
 library that import-linter uses. A dot in a row: that package imports the one of the column. Columns stand in the rows'
-order, so a dot left of the diagonal would be an import that goes up. The tree has every package and file with the first
-sentence of its docstring, whatever the layout is.
+order, so a dot left of the diagonal would be an import that goes up. The tree has every package with the first
+sentence of its docstring, and the names of its files, whatever the layout is.
 """
 
 from __future__ import annotations
@@ -69,10 +69,13 @@ def first_sentence(path: Path) -> str:
     return re.sub(r"(`[^`]*`)|\[", lambda match: match[1] or r"\[", sentence)
 
 
-def entries(folder: Path) -> list[Path]:
-    """The files and packages of a package, files first, each by name; `__init__.py` speaks for the package itself."""
-    files = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
-    return files + sorted(path.parent for path in folder.glob("*/__init__.py"))
+def files(folder: Path) -> list[Path]:
+    """The files of a package by name; `__init__.py` speaks for the package itself."""
+    return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+
+
+def packages(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.glob("*/__init__.py"))
 
 
 def picture() -> str:
@@ -106,21 +109,21 @@ def picture() -> str:
 
 
 def table() -> str:
-    """Every floor with its packages, and the first sentence of each."""
+    """Every floor with its packages and files."""
     rows = [
-        f"| {number if name == floor[0] else ''} | `{_path_of(name).name}` | {first_sentence(_path_of(name))} |"
+        f"| {number} | {', '.join(f'`{_path_of(name).name}`' for name in floor)} |"
         for number, floor in zip(range(len(floors()) - 1, -1, -1), floors(), strict=True)
-        for name in floor
     ]
-    return "\n".join([BEGIN, "| floor | package or file | what |", "|---|---|---|", *rows, END])
+    return "\n".join([BEGIN, "| floor | packages and files |", "|---|---|", *rows, END])
 
 
 def tree() -> str:
-    """Every package and every file with its first sentence: a heading for each package, nested lists below it."""
-    lines = [TREE_BEGIN, "", *(_line(path, 0) for path in entries(PACKAGE) if path.is_file())]
-    for package in (path for path in entries(PACKAGE) if path.is_dir()):
-        lines += ["", f"### `{package.name}/`", "", first_sentence(package), "", *_nested(package, 0)]
-    return "\n".join([*lines, TREE_END])
+    """Every package with its first sentence and its files' names: a heading for each, nested lists below it."""
+    lines = [TREE_BEGIN, "", *(f"- `{path.name}`: {first_sentence(path)}" for path in files(PACKAGE))]
+    for package in packages(PACKAGE):
+        lines += ["", f"### `{package.name}/`", "", f"{first_sentence(package)} {_names(package)}".rstrip(), ""]
+        lines += _nested(package, 0)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join([*lines, TREE_END]))
 
 
 def _path_of(name: str) -> Path:
@@ -129,14 +132,14 @@ def _path_of(name: str) -> Path:
 
 def _nested(folder: Path, depth: int) -> list[str]:
     lines = []
-    for path in entries(folder):
-        lines.append(_line(path, depth))
-        lines += _nested(path, depth + 1) if path.is_dir() else []
+    for package in packages(folder):
+        line = f"{' ' * 4 * depth}- `{package.name}/` {first_sentence(package)} {_names(package)}"
+        lines += [line.rstrip(), *_nested(package, depth + 1)]
     return lines
 
 
-def _line(path: Path, depth: int) -> str:
-    return f"{' ' * 4 * depth}- `{path.name}{'/' if path.is_dir() else ''}` {first_sentence(path)}".rstrip()
+def _names(folder: Path) -> str:
+    return ", ".join(f"`{path.name}`" for path in files(folder))
 
 
 if __name__ == "__main__":

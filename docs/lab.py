@@ -1,4 +1,6 @@
-"""docs/lab.md, the lab log as a table, from docs/lab.yaml: `python docs/lab.py`. A test holds the page to the records.
+"""docs/lab.md, the lab log in short, from docs/lab.yaml: `python docs/lab.py`. A test holds the page to the records.
+
+The page has of each record its question, and the beginning of its number and of its verdict.
 
 A record is a mapping with the five fields that the page explains. Every value is text: a date or a number is printed
 as it was typed, so nothing is rounded or reformatted on its way to the page.
@@ -6,6 +8,8 @@ as it was typed, so nothing is rounded or reformatted on its way to the page.
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from pathlib import Path
 
 import yaml
@@ -23,10 +27,16 @@ OPENING = """\
 <!-- made by `python docs/lab.py` from docs/lab.yaml, held to it by a test -->
 # Lab log
 
-Every number that the project claims has a record here, with the command that made it, so that anyone can make it again.
-Newest first. A record is never removed: what failed stays and says so, and a number that no longer holds gets a new
-record. Records are written in [lab.yaml](lab.yaml); this table is made from it.
+Every number that the project claims has a record in `docs/lab.yaml` ([the file](lab.yaml)), with the command that made
+it, so that anyone can make it again. This page has the question of each record, newest first, with the beginning of
+its number and, in bold, of its verdict ("..." where more follows); the file has the whole. A record is never removed:
+what failed stays and says so, and a number that no longer holds gets a new record. A record's fields:
 """
+CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
+"""Up to the first semicolon or full stop that a blank follows, outside code and brackets."""
+
+LONGEST = 8  # words, where a clause can be cut at a comma outside brackets
+SHORTER = re.compile(r"[^()`]*, [^()`]*|.*[)`][^()`]*, [^()`]*")
 
 
 def records() -> list[dict[str, str]]:
@@ -35,14 +45,27 @@ def records() -> list[dict[str, str]]:
 
 
 def lab_markdown() -> str:
-    """The page: what a record holds, then a row for each."""
-    explained = [f"- **{field}**: {meaning}" for field, meaning in FIELDS.items()]
-    rows = [_row([record[field] for field in FIELDS]) for record in records()]
-    return "\n".join([OPENING, *explained, "", _row(list(FIELDS)), "|---" * len(FIELDS) + "|", *rows, ""])
+    """The page: what a record holds, then for each day a list."""
+    lines = [OPENING, *(f"- **{field}**: {meaning}" for field, meaning in FIELDS.items())]
+    for date, day in groupby(records(), key=lambda record: record["date"]):
+        lines += ["", f"## {date}", ""]
+        lines += [
+            f"- {_ended(record['question'])} {_ended(_clause(record['number']))} **{_clause(record['verdict'])}**"
+            for record in day
+        ]
+    return "\n".join([*lines, ""])
 
 
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
+def _ended(text: str) -> str:
+    return text if text.endswith(("?", ".", ":")) else f"{text}."
+
+
+def _clause(text: str) -> str:
+    matched = CLAUSE.match(text)
+    clause = matched[0].strip() if matched else text
+    while len(clause.split()) > LONGEST and SHORTER.fullmatch(clause):
+        clause = clause.rpartition(", ")[0]
+    return clause if clause == text.rstrip(".") else f"{clause}..."
 
 
 if __name__ == "__main__":

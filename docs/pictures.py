@@ -175,7 +175,7 @@ def gallery_markdown() -> str:
                 if "\n" in each.command
                 else f"`{each.command}`"
             )
-            parts.append(f"### {each.title}\n\n{each.words}\n\n![{each.title}](images/{each.file})\n\n{fence}\n")
+            parts.append(f"### {each.title}\n\n{each.words}\n\n![](images/{each.file})\n\n{fence}\n")
     return "\n".join(parts)
 
 

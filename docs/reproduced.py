@@ -10,6 +10,7 @@ A result's file is named after its command; a test holds the page to the files.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections import Counter
@@ -34,23 +35,23 @@ manyheads reproduce              # lists the papers
 manyheads reproduce voita-gates  # trains, measures by the paper's definition, and writes such a part with its figure
 ```
 
-Headings say what a paper reports, not what came out: that is the verdict's. In the tables *the paper* is its number,
-*here* is ours, one for each of three seeds (trainings from other random numbers). Each part defines what it measures;
-the words for heads are in [the glossary](glossary.md).
+Headings say what a paper reports, not what came out. In the tables *mean* is over three seeds (trainings from other
+random numbers), or the count where there are no seeds; each seed's number, versions and times are in `docs/reproduced`.
+The words for heads are in [the glossary](glossary.md).
 
 A claim says beforehand within which bounds a quantity must lie. It **comes out** where the whole 95 % interval of the
 mean over seeds (Student's t) lies within them, **does not come out** where all of it lies outside, and is **undecided**
 else: three seeds make wide intervals. What is exact, as a count in a file, has no interval. No verdict says that a
 paper is right or wrong: small models are other things, and each part says what is not comparable.
 """
+SEEDS = re.compile(r"^\|(.*?)\|(.*?)\|(.*?)\|(.*?)\|", re.MULTILINE)
+"""A row of a table as far as its mean."""
+
 COMPARED = """\
 ## Clark et al. 2019: the same heads by their code and by our statistics
 
 **The paper.** Clark, Khandelwal, Levy, Manning 2019, What Does BERT Look At? An Analysis of BERT's Attention (section
 4).
-
-**What it reports.** Single heads find the word that a word depends on, or an earlier mention of the same thing, far
-more often than the best fixed offset does.
 
 **Compared.** Their measurement, written after their published code and its quirks, and [ours](statistics.md)
 (`det.to_governor.given` and so on) of the same heads of `minilm` on the same treebanks: all relations with at least
@@ -96,11 +97,20 @@ def page() -> str:
         found = Counter(row["verdict"] for row in document["rows"])
         counts = ", ".join(f"{word}: {found[word]}" for word in (COMES_OUT, FAILS, UNDECIDED) if found[word])
         rows.append(f"| `{document['command']}` | {REPRODUCTIONS[document['name']].meaning} | {counts} |")
-        parts.append(markdown(document, f"../images/reproduce/{stem}.svg", level=2))
+        parts.append(_part(document, f"../images/reproduce/{stem}.svg"))
     made = {document["name"] for document in results.values()}
     if missing := [f"`{name}`" for name in REPRODUCTIONS if name not in made]:
         rows += ["", f"There is no whole run yet of {', '.join(missing)}."]
     return "\n".join([OPENING, *rows, "", *parts, COMPARED])
+
+
+def _part(document: dict[str, Any], figure: str) -> str:
+    """A result in short: what `manyheads reproduce` writes into a folder, without what stands in the first table."""
+    whole = markdown(document, figure, level=2)
+    left = ("**What it reports.**", "Made by `")
+    parts = [part for part in whole.split("\n\n") if not part.startswith(left)]
+    text = "\n\n".join(parts).strip() + "\n"
+    return SEEDS.sub(lambda row: f"|{row[1]}|{row[2]}|{row[4] if row[4].strip() else row[3]}|", text)
 
 
 def take(folder: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from manyheads.statistics.listed import FILE, rows
+from manyheads.statistics.listing import FILE, rows
 from manyheads.statistics.table import table_markdown
 
 PAGE = Path(__file__).parent / "reference" / "statistics.md"

@@ -39,7 +39,7 @@ from manyheads.lab.training.presets.table import PRESETS
 from manyheads.models import BUNDLED
 from manyheads.roles.words import glossary
 from manyheads.roles.words.role_table import NO_ROLE, ROLES
-from manyheads.statistics.listed import listed, rows
+from manyheads.statistics.listing import listed, rows
 from manyheads.statistics.table import table_markdown
 from tests.docs.pages import ROOT, blocks_of, named, pages
 
@@ -70,7 +70,7 @@ def test_every_thing_has_one_name_and_one_short_sentence():
 
 def test_the_page_of_the_command_is_its_own_help():
     # Tests have a default model of their own.
-    page = command_markdown().replace(f"hub. | `{DEFAULT_MODEL}` |", "hub. | `smollm2` |")
+    page = command_markdown().replace(f"hub. Default: `{DEFAULT_MODEL}`.", "hub. Default: `smollm2`.")
     assert COMMAND_PAGE.read_text(encoding="utf-8") == page, "anew: make pages"
 
 
@@ -162,6 +162,14 @@ def test_the_navigation_names_every_page_once():
     left = {told["not_in_nav"].strip("/")}
     assert len(listed) == len(set(listed))
     assert set(listed) == (there - left) | set(PAGES.values())
+
+
+MOST_WORDS = 121_000  # of all pages, as wc -w counts: what is added makes room for itself
+
+
+def test_the_pages_have_no_more_words_than_a_reader_can_use():
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages() if page.is_relative_to(DOCS))
+    assert words <= MOST_WORDS
 
 
 DOORS = ["Start", "Understand", "Do", "Look up", "For contributors"]
@@ -271,7 +279,7 @@ def test_the_tree_has_every_package_and_file_as_the_code_has_them():
     page = TREE_PAGE.read_text(encoding="utf-8")
     assert tree() in page, "anew: make pages"
     names = {path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
-    assert len(names) > 100 and all(f"- `{name}`" in page for name in names)
+    assert len(names) > 100 and all(f"`{name}`" in page for name in names)
 
 
 def test_every_answer_to_where_do_i_find_is_a_file_that_exists():

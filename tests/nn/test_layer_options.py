@@ -16,7 +16,7 @@ from torch import nn
 import manyheads as mh
 from manyheads.errors import ShapeError
 from manyheads.nn import KVCache, MultiHeadAttention, RelativeBias, Rope
-from manyheads.nn.layer_inputs import OPTIONS, fate, options_markdown, pairs, pairs_markdown, refusals_markdown
+from manyheads.nn.layer_inputs import OPTIONS, choices_markdown, fate, options_markdown, pairs, refusals_markdown
 from tests.nn.layer_oracle import expected, stirred
 from tests.refusals import refuses
 
@@ -257,7 +257,7 @@ def test_two_options_equal_the_reference_or_are_refused_by_name(first, second, f
 
 def test_the_tables_of_the_docs_are_the_codes_own():
     page = (Path(__file__).parents[2] / "docs" / "reference" / "layer.md").read_text(encoding="utf-8")
-    for table in (options_markdown(), pairs_markdown(), refusals_markdown()):
+    for table in (options_markdown(), choices_markdown(), refusals_markdown()):
         assert table in page
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -18,62 +19,55 @@ OUTCOMES = (EXACT, IN_PART, REFUSED, INEXACT, DOES_NOT_ATTEND, NOT_BUILT)
 
 HEAD = """# Models
 
-Which of transformers' architectures can be recorded, by trying: a tiny random model of each, its queries and keys
-scaled up until some row puts more than 0.3 on one key, two texts of unlike length (or pictures, or sounds), one
-recording, and every weight of every layer, head and real row held against the model's own map.
+Which of transformers' architectures can be recorded. A tiny random model of each was built, its queries and keys scaled
+up until some row puts more than 0.3 on one key, and recorded once on two texts of unlike length (or pictures, or
+sounds). Every weight of every layer, head and real row was held against the model's own map.
 
-**{counts[exact]} architectures ({folders} of transformers' model folders) are exact**: the largest difference of any
-weight is {worst:.1e} (allowed: {allowed:g}). {counts[in part]} are exact in part, {counts[refused]} refused,
-{counts[inexact]} inexact; {counts[does not attend]} do not attend, and {counts[not built]} could not be built here.
+**{counts[exact]} architectures ({folders} of transformers' model folders) are exact**: no weight differs by more than
+{worst:.1e} (allowed: {allowed:g}). {counts[in part]} are exact in part, {counts[refused]} refused with an error that
+says why, {counts[inexact]} inexact; {counts[does not attend]} do not attend; {counts[not built]} could not be built,
+and nothing is known of those.
 
-Made by `make models` (transformers {transformers}, torch {torch}, {minutes:.0f} minutes on one core); the numbers
-behind it are in [results.json](../tests/sweep/results.json). One architecture alone: `python -m tests.sweep gemma2`.
+Made by `make models` (transformers {transformers}, torch {torch}, {minutes:.0f} minutes on one core). Heads, windows,
+differences and whole messages: [results.json](../tests/sweep/results.json). One architecture alone:
+`python -m tests.sweep gemma2`.
+
+Names are those of transformers' model folders, each with all of its model types (`clip`: CLIP's text and vision models
+as well).
 
 """
 
-RECORDED = """## Recorded
+RECORDED = """## Recorded whole
 
-Heads and KV heads as recorded (several numbers: layers differ). Window: how many keys a row sees at most in the
-narrowest layer. Tokens: rows of the largest map; "padded" says that a text of the batch was padded. Largest: the
-largest weight of a row that sees at least 6 keys. Own: how many of its maps the model itself hands out as `attentions`;
-the others were taken from its attention functions as they returned them. Under: the implementation recorded.
+Which attention: `layers` of one stack, or `encoder`, `decoder` and `cross`; "as eager": another implementation of that
+model gives other numbers.
 
-| model | class | layers | heads | KV heads | window | tokens | largest | own | under | difference | |
-|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
-REASONS = {
-    REFUSED: """## Refused
+NOT_RECORDED = """## Not recorded
 
-Nothing is recorded, and an error says so. Most make their weights by hand, with a softmax and a product of their own,
-and offer no other implementation: there is no way in.
+"""
 
-| model | class | because |
+MIXED = """## Recorded in part
+
+Of folders with several model types, of which not all are alike, or with layers that are left out:
+
+| folder | recorded | not recorded |
 |---|---|---|
-""",
-    INEXACT: """## Inexact
+"""
 
-Each of these is a mistake of ours.
-
-| model | class | because |
-|---|---|---|
-""",
-    DOES_NOT_ATTEND: """## Without attention
-
-A forward pass made no attention call and no softmax: convolutions or recurrences.
-
-| model | class | because |
-|---|---|---|
-""",
-    NOT_BUILT: """## Not built
-
-No tiny model could be built or run by what the sweep knows of configs and inputs: nothing is said of these. Many are
-parts of a model that is in the table above.
-
-| model | class | because |
-|---|---|---|
-""",
-}
+NOT_ATTENDING, UNTRIED = "does not attend", "not built here"
+REASONS = (
+    ("made no attention call", "no attention that can be seen"),
+    ("sum of two products", "scores are the sum of two products"),
+    ("by hand", "makes its weights by hand"),
+    ("GuardError", "computes something else than its queries and keys say"),
+    ("no public model takes", "has no model of its own"),
+    ("too small or too even", "weights too even to tell"),
+    ("is not known here", "needs inputs that the test cannot make"),
+    ("are not known here", "needs inputs that the test cannot make"),
+)
+"""What a message contains, and the short reason that the table gives for it."""
 
 
 def counts(verdicts: list[Verdict]) -> str:
@@ -106,29 +100,62 @@ def page(verdicts: list[Verdict]) -> str:
         transformers=transformers.__version__, torch=torch.__version__.split("+")[0],
         minutes=sum(verdict.seconds for verdict in verdicts) / 60,
     )  # fmt: skip
-    text = head + RECORDED + "".join(_recorded(each) for each in verdicts if each.outcome in (EXACT, IN_PART))
-    for outcome, title in REASONS.items():
-        rows = [each for each in verdicts if each.outcome == outcome]
-        if rows:
-            text += "\n" + title + "".join(_reason(each) for each in rows)
-    return text
+    folders: dict[str, list[Verdict]] = {}
+    for verdict in verdicts:
+        folders.setdefault(verdict.folder or verdict.name, []).append(verdict)
+    recorded: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    rows = ""
+    for folder in sorted(folders):
+        stacks = {(verdict.outcome, _stacks(verdict)) for verdict in folders[folder]}
+        reasons = {"" if verdict.outcome == EXACT else _reason(verdict) for verdict in folders[folder]}
+        if len(stacks) == 1 and reasons == {""}:
+            recorded.setdefault(stacks.pop()[1], []).append(folder)
+        elif len(reasons) == 1 and not {outcome for outcome, _ in stacks} & {EXACT, IN_PART}:
+            others.setdefault(reasons.pop(), []).append(folder)
+        else:
+            rows += _row(folder, folders[folder])
+    return f"{head}{RECORDED}{_listed(recorded)}\n{NOT_RECORDED}{_listed(others)}\n{MIXED}{rows}"
 
 
-def _recorded(verdict: Verdict) -> str:
-    cells = [
-        f"{verdict.name}", verdict.model, verdict.stacks, verdict.heads, verdict.kv_heads, verdict.window or "",
-        f"{verdict.tokens}{', padded' if verdict.padded else ''}", f"{verdict.largest:.2f}",
-        f"{verdict.own}/{verdict.layers}", verdict.implementation, f"{verdict.worst:.0e}",
-        ": ".join(part for part in (verdict.outcome, _short(verdict.because)) if part),
-    ]  # fmt: skip
-    return "| " + " | ".join(map(str, cells)) + " |\n"
+def _listed(groups: dict[str, list[str]]) -> str:
+    return "".join(f"- {what}: {', '.join(names)}\n" for what, names in groups.items())
+
+
+def _row(folder: str, verdicts: list[Verdict]) -> str:
+    """What is recorded of a folder's models, and of the others one reason."""
+    recorded: dict[str, list[str]] = {}
+    others: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        if verdict.outcome in (EXACT, IN_PART):
+            recorded.setdefault(_stacks(verdict), []).append(verdict.name)
+        if verdict.outcome != EXACT:
+            others.setdefault(_reason(verdict), []).append(verdict.name)
+    whole = all(len(names) == len(verdicts) for group in (recorded, others) for names in group.values())
+    cells = ["; ".join(_named(what, names, whole) for what, names in group.items()) for group in (recorded, others)]
+    return f"| {folder} | {' | '.join(cells)} |\n"
+
+
+def _named(what: str, names: list[str], whole: bool) -> str:
+    return what if whole else f"{', '.join(names)}: {what}"
+
+
+def _stacks(verdict: Verdict) -> str:
+    """The stacks, without how many layers the tiny model had."""
+    stacks = re.sub(r" \d+", "", verdict.stacks)
+    return f"{stacks}, as {verdict.implementation}" if verdict.because.startswith("under ") else stacks
 
 
 def _reason(verdict: Verdict) -> str:
-    return f"| {verdict.name} | {verdict.model} | {_short(verdict.because)} |\n"
-
-
-def _short(text: str) -> str:
-    """One line of a table: no bars, no more than fits."""
-    text = text.replace("|", "/")
-    return text if len(text) <= 230 else f"{text[:226]} ..."
+    """Why not, in a clause: of a message of ours what it is about, of another's that the model was not built."""
+    if verdict.outcome == DOES_NOT_ATTEND:
+        return NOT_ATTENDING
+    if verdict.outcome == IN_PART:
+        modules = sorted(set(re.findall(r"\((\w+)\)", verdict.because)))
+        return f"without {' and '.join(modules)}, made by hand" if modules else verdict.because
+    if package := re.search(r"requires the (\w+) library|No module named '(\w+)'", verdict.because):
+        return f"needs {package[1] or package[2]}"
+    if re.match(r"[^|]*million parameters", verdict.because):
+        return "too large to try"
+    short = next((words for part, words in REASONS if part in verdict.because), "")
+    return short or (UNTRIED if verdict.outcome == NOT_BUILT else verdict.because.replace("|", "/")[:230])

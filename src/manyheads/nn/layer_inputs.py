@@ -145,21 +145,21 @@ def options_markdown() -> str:
     return "\n".join(["| option | asked for by | what it does | source |", "|---|---|---|---|", *rows])
 
 
-def pairs_markdown() -> str:
-    """Every two options: a row each against columns numbered in the same order."""
-    names = list(OPTIONS)
-    sign = {"works": "·", "choose": "–"}
-    head = "| | | " + " | ".join(str(number) for number in range(1, len(names))) + " |"
-    lines = [head, "|---|---|" + "---|" * (len(names) - 1)]
-    for row, name in enumerate(names[1:], 2):
-        cells = [sign.get(fate(name, column), "×") for column in names[: row - 1]]
-        lines.append(f"| {row} | {name} | " + " | ".join(cells + [""] * (len(names) - row)) + " |")
-    return "\n".join(lines)
+def choices_markdown() -> str:
+    """The options of which one can be chosen, a line for each choice."""
+    choices: dict[str, list[str]] = {}
+    for option in OPTIONS.values():
+        if option.choice:
+            choices.setdefault(option.choice, []).append(option.name)
+    return "\n".join(f"- {', '.join(names)}" for names in choices.values())
 
 
 def refusals_markdown() -> str:
-    """The refused pairs and their words."""
-    rows = [f"| {' + '.join(sorted(pair))} | ... {words} ... |" for pair, words in REFUSED.items()]
+    """The refused pairs by the words of their error."""
+    words: dict[str, list[str]] = {}
+    for pair, message in REFUSED.items():
+        words.setdefault(message, []).append(" + ".join(sorted(pair)))
+    rows = [f"| {'; '.join(pairs)} | ... {message} ... |" for message, pairs in words.items()]
     return "\n".join(["| refused | the error says |", "|---|---|", *rows])
 
 

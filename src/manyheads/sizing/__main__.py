@@ -12,7 +12,8 @@ KINDS = (("decoders", DECODERS), ("encoders", ENCODERS), ("encoders of images", 
 
 
 def presets_markdown() -> str:
-    """The table of presets: shape, heads and parameters of each."""
+    """The table of presets: shape, heads and parameters of each, and below it the notes, each once."""
+    notes = list(dict.fromkeys(row.note for row in PRESETS.values() if row.note))
     lines = [
         "| preset | what | d_model | layers | heads | kv heads | d_k | parameters |",
         "|---|---|---|---|---|---|---|---|",
@@ -28,11 +29,11 @@ def presets_markdown() -> str:
             kv_heads,
             f"{attention.qk_dim}",
         )
-        description = f"{row.title}{f' ({row.note})' if row.note else ''}"
+        description = f"{row.title}{f' ({notes.index(row.note) + 1})' if row.note else ''}"
         lines.append(
             f"| `{name}` | {description} | {' | '.join(numbers)} | {units.count(architecture.num_parameters)} |"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))])
 
 
 def families_markdown() -> str:

@@ -2,7 +2,7 @@
 from .defined.alignment import alignment as alignment
 from .head_table import HeadTable as HeadTable
 from .head_table import number as number
-from .listed import listed as listed
+from .listing import listed as listed
 from .statistic import SELF as SELF
 from .statistic import Facts as Facts
 from .statistic import PerText as PerText

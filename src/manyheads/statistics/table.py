@@ -246,16 +246,26 @@ def matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or (pattern.endswith(".*") and fnmatchcase(name, pattern[:-2]))
 
 
+OFFSET = re.compile(r"-?\+?\d+")
+PER_ROW, MOVED = "; the mean over rows with such a key", "share of what is moved (weight x value norm) that comes from "
+
+
 def table_markdown() -> str:
-    """Every statistic as a Markdown row, its chance levels and the maps it is of named in two of the columns."""
-    rows, known = [], NAMED
-    for statistic in known.values():
+    """A Markdown row for each statistic; one row for those that differ in an offset, or weigh a mass by norms."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for statistic in NAMED.values():
         if statistic.kind == "chance":
             continue
-        levels = [name.split(".")[1] for name in known if name.startswith(f"{statistic.name}.")]
+        levels = [name.split(".")[1] for name in NAMED if name.startswith(f"{statistic.name}.")]
         chance = ", ".join(f"`.{level}`" for level in levels) or "-"
         maps = "both" if len(statistic.maps) == 2 else next(iter(statistic.maps))
-        about = (f"`{statistic.name}`", statistic.unit, statistic.meaning, chance, maps, statistic.source)
-        rows.append(f"| {' | '.join(about)} |")
+        meaning = statistic.meaning
+        if statistic.name.startswith("offset_"):
+            meaning = OFFSET.sub("so many places", meaning)
+        elif meaning.startswith(MOVED):
+            meaning = f"{MOVED}the keys of that mass"
+        about = (statistic.unit, meaning, chance, maps, statistic.source.removesuffix(PER_ROW))
+        rows.setdefault(about, []).append(f"`{statistic.name}`")
+    lines = [f"| {' | '.join([', '.join(names), *about])} |" for about, names in rows.items()]
     titles = ("statistic", "unit", "what", "chance levels", "maps", "source")
-    return "\n".join([f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *rows])
+    return "\n".join([f"| {' | '.join(titles)} |", "|---" * len(titles) + "|", *lines])
