@@ -1,7 +1,7 @@
 """What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/, and the live pages.
 
 In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md,
-CHANGELOG.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named by its
+CHANGELOG.md, DIARY.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named by its
 path, as code.
 A link to a file that is not there is a warning, which ends the build.
 
@@ -32,7 +32,7 @@ from manyheads.studio import publish, write_report
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
+PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "DIARY.md": "diary.md", "SECURITY.md": "security.md"}
 LIVE = "live/animal.html"
 CARDS_HERE = "<!-- a card for each head of docs/heads.json -->"
 CARD = """<a class="head" href="live/studio.html#/head/{head}?file={recording}&amp;pin={pin}" target="live">
