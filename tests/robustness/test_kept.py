@@ -6,6 +6,7 @@ import platform
 import re
 import subprocess
 import sys
+import threading
 import weakref
 
 import pytest
@@ -59,6 +60,19 @@ def test_what_jobs_found_is_kept_up_to_so_many_bytes_and_the_last_one_always(mon
     ended(jobs, 1)
     assert known(jobs, [*names, large]) == [False, False, False, False, True]
     jobs.close()
+
+
+def test_a_lessons_cell_does_not_wait_for_experiments():
+    released = threading.Event()
+    jobs = Jobs(max_running=1)
+    try:
+        long = [jobs.start("experiment", lambda report: {"ended": released.wait(20)}) for _ in range(2)]
+        cell = asyncio.run(jobs.wait(jobs.start("cell", lambda report: {"sum": 5}), 10))
+        assert cell.state == "done" and cell.result == {"sum": 5}
+        assert [asyncio.run(jobs.wait(job)).state for job in long] == ["running", "running"]
+    finally:
+        released.set()
+        jobs.close()
 
 
 def test_a_job_that_failed_keeps_its_words_and_lets_go_of_what_it_worked_on():

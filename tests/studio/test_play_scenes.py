@@ -182,7 +182,7 @@ def test_heads_slide_onto_one_map_as_their_weights_are_mixed(new_page, studio, e
         shown = stage.evaluate("(canvas, tenth) => [...canvas.player.scene.maps[tenth]]", percent // 10)
         want = (1 - percent / 100) * own + percent / 100 * own[:1]
         assert np.abs(np.array(shown).reshape(want.shape) - want).max() < 1e-4
-        begin = "Each head has its own map." if not percent else f"{percent} % alike: "
+        begin = "Each head has its own map." if not percent else rf"{percent}\s% alike: "
         expect(page.get_by_test_id("play-headline")).to_have_text(re.compile(f"^{begin}"))
         plan = mh.Plan(mh.Copy("L*", "L*H0", share=percent / 100)) if percent else mh.Plan([])
         with mh.applied(minilm, plan):

@@ -2,7 +2,8 @@
 
 A job calls `ReportProgress`, which is also where it stops: after DELETE, or when nobody has requested its state for
 `PATIENCE` seconds (the page was closed). Results are kept for a while. A few jobs run at once, a few more wait;
-beyond that a request is refused instead of piling up. `Job` is the answer to every request about one.
+beyond that a request is refused instead of piling up. The cells of lessons wait for one another only, not for the
+minutes of an experiment. `Job` is the answer to every request about one.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class Jobs:
 
     def __init__(self, max_running: int = MAX_RUNNING) -> None:
         self._pool = ThreadPoolExecutor(max_running, thread_name_prefix="studio-job")
+        self._cells = ThreadPoolExecutor(1, thread_name_prefix="studio-cell")
         self._works: OrderedDict[str, _Work] = OrderedDict()
         self._lock = threading.Lock()
         self.max_running, self._limit = max_running, max_running + MAX_WAITING
@@ -165,7 +167,7 @@ class Jobs:
                 if newer and (room < 0 or newer >= MAX_KEPT):
                     del self._works[known.id]
         # Outside of the lock, and after the job is listed: a job that ends at once must be found.
-        self._pool.submit(work.run, run)
+        (self._cells if kind == "cell" else self._pool).submit(work.run, run)
         return work.id
 
     async def wait(self, job: str, seconds: float = 0.0) -> Job:
@@ -190,7 +192,8 @@ class Jobs:
         # A list, for a request that is under way may start a job meanwhile; a thread ends at its job's next step only.
         for work in list(self._works.values()):
             work.stopped = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._cells):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _find(self, job: str) -> _Work:
         with self._lock, suppress(KeyError):

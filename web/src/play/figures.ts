@@ -1,8 +1,8 @@
 // Figures of scenes: numbers, shares and words of the text as sentences hold them.
-import { allToldApart, label, percent } from "../lib/draw/format";
+import { called, percent } from "../lib/draw/format";
 import type { Token } from "../lib/api/types";
 
-export { percent as share };
+export { called, percent as share };
 
 const NUMBERS = [
   "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
@@ -22,15 +22,6 @@ export function inWords(n: number): string {
 
 export function upper(words: string): string {
   return words.replace(/^./, (letter) => letter.toUpperCase());
-}
-
-const names = new WeakMap<readonly Token[], string[]>();
-
-/** What a token is called among those of its text: "John, 2nd" where it is there several times. */
-export function called(tokens: readonly Token[], place: number): string {
-  let all = names.get(tokens);
-  if (!all) names.set(tokens, (all = allToldApart(tokens.map((token) => label(token)))));
-  return all[place] ?? "";
 }
 
 /** The same in a sentence: quoted, but for the tokenizer's own, such as [CLS]. */

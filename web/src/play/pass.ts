@@ -271,7 +271,7 @@ class Pass implements Scene {
     for (const { key, weight: part, head } of [...heads].reverse()) { // the one that moves it most lies on top
       if (!middles.has(key) || key === asks) continue;
       looked.add(key);
-      const first = head === heads[0]!.head;
+      const first = head === heads[0]!.head && !this.tokens[key]!.sink; // a look that parks is grey, as in every scene
       stage.line(arcOf(from, { x: middles.get(key)!, y: from.y }, room.h - 30 * scale), first ? colours.accent : colours.ink3, Math.max(1, part * 22 * scale * p), first ? 0.9 : 0.55);
     }
     for (const token of shown) {

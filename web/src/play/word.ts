@@ -170,12 +170,18 @@ class Word implements Scene {
   /** When the query is at a column. */
   #visit(j: number): number {
     const [turn, best] = [this.#visited.indexOf(j), this.#visited.indexOf(this.#best)];
-    if (turn < 0) return FIRST + this.#visited.length * this.#hop + STOP; // a sink without a key: after all others
+    if (turn < 0) return this.#met; // a sink without a key: after all others
     return FIRST + turn * this.#hop + (turn > best ? STOP : 0);
   }
 
-  /** The column at which the query is, or was last; null before the first. */
+  /** When the query has met every key: from here to the end of the chapter the best one is shown once more. */
+  get #met(): number {
+    return FIRST + this.#visited.length * this.#hop + STOP;
+  }
+
+  /** The column whose working is shown: where the query is, or was last, then the best one; null before the first. */
   #current(t: number): number | null {
+    if (t >= this.#met) return this.#best;
     return this.#visited.findLast((j) => t >= this.#visit(j) - 0.08) ?? null;
   }
 
@@ -197,7 +203,8 @@ class Word implements Scene {
       const j = this.#current(t) ?? this.#visited[0]!;
       const headline = "Every word holds up a key. How well does it fit the question?";
       if (keys[j]!.token === OTHERS) return { headline, figures: `${keys[j]!.called}: the log of the sum of their e^score = ${decimal(scores[j]!)}` };
-      return { headline, figures: `${keys[j]!.called}: q · k = ${decimal(dots[j]!)}${this.#scaled(j)}: its score` };
+      const fits = t >= this.#met && count > 1 ? " fits best" : "";
+      return { headline, figures: `${keys[j]!.called}${fits}: q · k = ${decimal(dots[j]!)}${this.#scaled(j)}: its score` };
     }
     if (t < 8.6) {
       return {
@@ -693,7 +700,7 @@ class Word implements Scene {
     const d = out?.length ?? q.length;
     const [roomy, small] = [H >= 640, H < 480];
     // Down the page: words, keys, scores, values, and below them as much again for the working.
-    const fixed = (roomy ? 276 : small ? 180 : 222) + (b - 1) * 150;
+    const fixed = (roomy ? 276 : small ? 180 : 222) + (b - 1) * 200;
     const { strip, group } = stripLength((H - fixed) / 3, d);
     const wordY = (small ? 18 : 26) * b;
     const keyY = wordY + (small ? 12 : 20);

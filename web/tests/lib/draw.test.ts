@@ -4,7 +4,7 @@ import css from "../../src/app.css?raw";
 import { csvOf } from "../../src/lib/api/csv";
 import { pageColours, paint, ramp, step, stepBoth, type Rgb } from "../../src/lib/draw/colour";
 import { xml } from "../../src/lib/draw/export";
-import { alike, label, number, percent, short, signed, visible, weight } from "../../src/lib/draw/format";
+import { alike, label, labelsOf, number, percent, short, signed, visible, weight } from "../../src/lib/draw/format";
 import { rulerLabels } from "../../src/lib/draw/labels";
 
 const at = (colours: Uint8ClampedArray, i: number) => Array.from(colours.subarray(i * 4, i * 4 + 3)) as Rgb;
@@ -125,6 +125,12 @@ describe("tokens", () => {
     expect(short("👩‍👩‍👧‍👦👩‍👩‍👧‍👦👩‍👩‍👧‍👦", 3)).toBe("👩‍👩‍👧‍👦👩‍👩‍👧‍👦👩‍👩‍👧‍👦");
     expect(short("👩‍👩‍👧‍👦👩‍👩‍👧‍👦👩‍👩‍👧‍👦👩‍👩‍👧‍👦", 3)).toBe("👩‍👩‍👧‍👦👩‍👩‍👧‍👦…");
     expect(label(token("x".repeat(4000)), 10)).toBe(`${"x".repeat(9)}…`);
+  });
+
+  it("of a list carry their turn in the text only where the list has the same word twice", () => {
+    const text = ["When", "Mary", "and", "John", "went", ",", "John", "and"].map((word) => token(word, word));
+    expect([...labelsOf(text, [1, 6, 3, 2])]).toEqual([[1, "Mary"], [6, "John, 2nd"], [3, "John, 1st"], [2, "and"]]);
+    expect([...labelsOf(text, [3, 7]).values()]).toEqual(["John", "and"]);
   });
 
   it("are escaped in XML, where some characters cannot stand at all", () => {

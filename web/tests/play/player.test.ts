@@ -3,9 +3,9 @@ import { describe, expect, it } from "vitest";
 import { called, cumulated, curled, decimal, inWords, peakOf, quoted, share } from "../../src/play/figures";
 import { keysOf, OTHERS, NOBODY, type LookHeader, type Place } from "../../src/play/look";
 import { chapterAt, stillFrom, stills, type Scene } from "../../src/play/scene";
-import { ribbonPath } from "../../src/play/stage";
+import { ribbonPath, type Rect, type Stage } from "../../src/play/stage";
 import { pass } from "../../src/play/pass";
-import { stripLength } from "../../src/play/word";
+import { stripLength, word } from "../../src/play/word";
 import type { Envelope } from "../../src/lib/api/envelope";
 import type { Token } from "../../src/lib/api/types";
 import { ease, linear, mixRect } from "../../src/play/time";
@@ -138,5 +138,43 @@ describe("columns of a look", () => {
     expect(keys.map(({ token }) => token)).toEqual([0, 2, OTHERS, NOBODY]);
     expect(keys.map(({ name }) => name)).toEqual(["[CLS]", "“animal”", "5 others", "nobody"]);
     expect(keys.map(({ parking, masked }) => [parking, masked])).toEqual([[true, false], [false, true], [false, false], [true, false]]);
+  });
+});
+
+describe("one word's look", () => {
+  const D = 64;
+  const texts = ["Mary", "saw", "it"].map((text) => ({ piece: text, text, label: text, special: false, sink: false, unknown: false }));
+  const array = (shape: number[], data: number[]) => ({ shape, dtype: "float32", name: "", data: Float32Array.from(data) });
+  const numbers = (n: number, turn: number) => Array.from({ length: n }, (_, i) => Math.sin(turn + 1.7 * i));
+  // q·k is 4, 1 and -2 along the first number of each key: "Mary", which is met first, fits best.
+  const rows = [4, 1, -2].flatMap((first) => [first, ...new Array<number>(D - 1).fill(0)]);
+  const q = [1, ...numbers(D - 1, 1)];
+  const exps = [4, 1, -2].map((dot) => Math.exp(dot / 8));
+  const weights = exps.map((exp) => exp / exps.reduce((a, b) => a + b));
+  const envelope = {
+    header: { keys: [0, 1, 2], others: 0, tokens: ["Mary", "saw", "it"], scale: 1 / 8, softcap: null, norm: "pre", turned: null, said: "", figures: "", because: "", missing: 0, sink: null, silent: false },
+    arrays: {
+      q: array([D], q), k: array([3, D], rows), v: array([3, D], numbers(3 * D, 2)), scores: array([3], [0.5, 0.125, -0.25]), weights: array([3], weights),
+      heard: array([3], weights), out: array([D], numbers(D, 3)), adds: array([9 * D], numbers(9 * D, 4)), before: array([9 * D], numbers(9 * D, 5)),
+    },
+  } as unknown as Envelope;
+  const place = { head: "L2H4", index: 4, numHeads: 9, numKvHeads: 9, layer: "layer 2", query: 2, queries: texts, keys: texts, numQueries: 3, numKeys: 3, formula: "", causal: true, roles: [] } as unknown as Place;
+  const scene = word(envelope, place);
+
+  it("ends the match with the key that fits best, whichever was met last", () => {
+    expect(scene.words(4.1).figures).toBe("it: q · k = −2.00, divided by √64 = −0.25: its score");
+    expect(scene.words(stills(scene)[1]!).figures).toBe("Mary fits best: q · k = 4.00, divided by √64 = 0.50: its score");
+  });
+
+  it.each([[1368, 704, 1], [1840, 760, 1.36], [1840, 880, 1.42], [1840, 819, 1840 / 1300], [2400, 1200, 1.45]])("stays on a stage of %i x %i at scale %d", (width, height, scale) => {
+    const rects: Rect[] = [];
+    const known: Record<string, unknown> = {
+      width, height, scale, tall: false, colours: {}, measure: (text: string, style?: { size?: number }) => 0.6 * text.length * (style?.size ?? 12) * scale,
+      frame: (rect: Rect) => rects.push(rect), picture: (_: unknown, rect: Rect) => rects.push(rect),
+    };
+    const stage = new Proxy(known, { get: (object, name: string) => object[name] ?? (() => "") }) as unknown as Stage;
+    for (const t of stills(scene)) scene.draw(stage, t);
+    expect(rects.length).toBeGreaterThan(40);
+    expect(Math.max(...rects.map(({ y, h }) => y + h))).toBeLessThanOrEqual(height);
   });
 });

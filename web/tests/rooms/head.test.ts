@@ -41,7 +41,7 @@ describe("a row", () => {
 });
 
 describe("what is heard", () => {
-  const said: Said = { head: "L0H0", query: 4, keys: [1, 2, 3, -1], heard: Float32Array.of(0.25, 0.5, -0.125, 0.375), silent: false, out: null, width: null, words: "", figures: "", because: "" };
+  const said: Said = { read: "r1/0", head: "L0H0", query: 4, keys: [1, 2, 3, -1], heard: Float32Array.of(0.25, 0.5, -0.125, 0.375), silent: false, out: null, width: null, words: "", figures: "", because: "" };
   it("is listed by token, and summed over the pieces of a word; the others have no place", () => {
     expect([...heardByPlace(said, null)]).toEqual([[1, 0.25], [2, 0.5], [3, -0.125]]);
     expect([...heardByPlace(said, [0, 1, 1, 2, 3])]).toEqual([[1, 0.75], [2, -0.125]]);

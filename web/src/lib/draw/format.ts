@@ -120,3 +120,18 @@ export function label(token: Token | undefined, most = 16): string {
   if (!token || !lost(token)) return short(visible(token), most);
   return `${short(oneLine(token.label), Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
 }
+
+const names = new WeakMap<readonly Token[], string[]>();
+
+/** What a token is called among those of its text: "John, 2nd" where it is there several times. */
+export function called(tokens: readonly Token[], place: number): string {
+  let all = names.get(tokens);
+  if (!all) names.set(tokens, (all = allToldApart(tokens.map((token) => label(token)))));
+  return all[place] ?? "";
+}
+
+/** Labels of some places of a text for a list: those that the list has twice carry their turn in the text, "John, 2nd". */
+export function labelsOf(tokens: readonly Token[], places: readonly number[], most = 16): Map<number, string> {
+  const labels = places.map((place) => label(tokens[place], most));
+  return new Map(places.map((place, i) => [place, labels.filter((other) => other === labels[i]).length > 1 ? called(tokens, place) : labels[i]!]));
+}

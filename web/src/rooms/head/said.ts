@@ -2,6 +2,8 @@
 import { float32, type Envelope } from "../../lib/api/envelope";
 
 export interface Said {
+  /** The recording, and the text in it. */
+  read: string;
   head: string;
   query: number;
   /** The tokens that are told apart; -1 stands for all others together. */
@@ -21,9 +23,10 @@ export interface Said {
   because: string;
 }
 
-export function saidOf(envelope: Envelope, head: string, query: number): Said {
+export function saidOf(envelope: Envelope, read: string, head: string, query: number): Said {
   const { header, arrays } = envelope;
   return {
+    read,
     head,
     query,
     keys: header["keys"] as number[],
