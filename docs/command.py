@@ -25,18 +25,27 @@ shows what it can do, in lines to copy. stdout is data, stderr is talk. `--versi
 
 def command_markdown() -> str:
     """The page: every command with its arguments and options, in the order of `manyheads --help`."""
+    commands = _commands()
+    ends = ["| exit code | when |", "|---|---|", *(f"| {code} | {when} |" for code, when in ENDS)]
+    parts = [OPENING, "\n".join(ends) + "\n", _index(), *(_section(*each) for each in commands.items())]
+    return "\n".join(parts)
+
+
+def sentences() -> dict[str, str]:
+    """Each command by its name, in the order of `manyheads --help`: the first sentence of its help."""
+    return {name: _cell(_paragraphs(command)[0]) for name, command in _commands().items()}
+
+
+def _commands() -> dict[str, Any]:
     line = typer.Typer(add_completion=False)
     line.callback()(lambda: None)
     for each in all_commands():
         line.command()(each)
-    commands = typer.main.get_command(line).commands  # type: ignore[attr-defined]
-    ends = ["| exit code | when |", "|---|---|", *(f"| {code} | {when} |" for code, when in ENDS)]
-    parts = [OPENING, "\n".join(ends) + "\n", _index(commands), *(_section(*each) for each in commands.items())]
-    return "\n".join(parts)
+    return typer.main.get_command(line).commands  # type: ignore[attr-defined]
 
 
-def _index(commands: dict[str, Any]) -> str:
-    rows = [f"| [`{name}`](#{name}) | {_cell(_paragraphs(each)[0])} |" for name, each in commands.items()]
+def _index() -> str:
+    rows = [f"| [`{name}`](#{name}) | {sentence} |" for name, sentence in sentences().items()]
     return "\n".join(["| command | what |", "|---|---|", *rows]) + "\n"
 
 
