@@ -17,7 +17,7 @@ from typing import cast
 
 import yaml
 
-from docs.command import ENDS, sentences
+from docs.command import ENDS, sentences, without_json
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -53,7 +53,8 @@ TASKS = (
         "strongest[].weight": "the largest weights of all, by `query` and `key`",
     }),
     Task("Numbers of every head, by name", f'manyheads stats "{CODE}" --model tiny-code --statistics entropy --json', {
-        "statistics[].unit": "of its values", "statistics[].heads[].head": "the heads with the most of it",
+        "statistics[].unit": "of its values",
+        "statistics[].heads": "by head: `value`, and the interval `low` to `high`",
     }),
     Task("What is lost without a head?", f'manyheads ablate L2H1 "{CODE}" --model tiny-code --controls 3 --json', {
         "change": "positive is worse, in `unit`",
@@ -73,8 +74,10 @@ TASKS = (
         "heads[].head": "the fewest that keep it", "faithfulness": "on held-out pairs; 1 is all of the answer",
         "random": "the same for random heads", "without": "what is left without them",
     }),
-    Task("Make the model smaller", "manyheads prune --lowest 8 --model tiny-code --out smaller --json", {
-        "heads": "what was removed",
+    Task("Make the model smaller", 'manyheads prune "L*H4-7" --model tiny-code --out smaller --json', {
+        "removed": "heads; `--lowest N` instead of them takes the least important",
+        "effect": "what is lost on bundled texts", "saved.folder": "the checkpoint",
+        "saved.loads_as": "the class of transformers that loads it",
     }),
     Task("What does an architecture cost?", "manyheads size llama-2-70b --context 128k --json", {
         "parameters.total": "parameters", "cache.token_bytes": "of the KV cache, a token",
@@ -117,7 +120,7 @@ name on the Hugging Face hub. `HF_HUB_OFFLINE=1` forbids the network.
 
 ## Rules
 
-- Add `--json` to every command: stdout is then one JSON document, and all talk goes to stderr.
+- Add `--json` to every command but {plain}: stdout is then one JSON document, and all talk goes to stderr.
 - Look at the exit code before you read stdout. After 2, read the line on stderr: it says what came and what to do.
 - A head is `L2H1`: layer and head, both counted from 0. Several: `"L2H1, L3H0-5"`, `"L*H7"`.
 - A text as an argument, `--file FILE`, or `-` for stdin. Without one, bundled texts are read.
@@ -208,7 +211,8 @@ def skill() -> str:
         tasks += [f"  - `{key}`: {meaning}" for key, meaning in task.keys.items()]
     commands = ["## All commands", "", *(f"- `{name}`: {said}" for name, said in sentences().items())]
     python = ["## In Python", "", "```py", PYTHON.rstrip(), "```"]
-    return "\n".join([FRONT, *ends, "", *tasks, "", READING, *python, "", *commands]) + "\n"
+    front = FRONT.format(plain=" and ".join(f"`{name}`" for name in without_json()))
+    return "\n".join([front, *ends, "", *tasks, "", READING, *python, "", *commands]) + "\n"
 
 
 if __name__ == "__main__":

@@ -36,6 +36,11 @@ def sentences() -> dict[str, str]:
     return {name: _cell(_paragraphs(command)[0]) for name, command in _commands().items()}
 
 
+def without_json() -> list[str]:
+    """Commands that have no `--json`."""
+    return [name for name, command in _commands().items() if all("--json" not in each.opts for each in command.params)]
+
+
 def _commands() -> dict[str, Any]:
     line = typer.Typer(add_completion=False)
     line.callback()(lambda: None)
