@@ -92,8 +92,9 @@ screenshots: $(READY) chromium ## docs/images/studio: every room, from the real 
 pictures: $(READY) chromium ## the other pictures of docs, but for what is trained (minutes)
 	@$(BIN)/python docs/pictures.py
 
-pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery, the glossary (seconds)
+pages: $(READY)  ## pages of docs that are made: the command, the house, the lab log, the gallery, the glossary, llms.txt (seconds)
 	@$(BIN)/python docs/command.py && $(BIN)/python docs/house.py && $(BIN)/python docs/lab.py && $(BIN)/python docs/reproduced.py && $(BIN)/python docs/pictures.py --page && $(BIN)/python docs/statistics.py \
+	  && $(BIN)/python -m docs.agents \
 	  && $(BIN)/python -m manyheads.roles.words.glossary docs/reference/glossary.md
 
 # mkdocs-material tells of its own future on every build; nothing here depends on that.

@@ -27,11 +27,7 @@ shows what it can do, in lines to copy. stdout is data, stderr is talk. `--versi
 
 def command_markdown() -> str:
     """The page: every command with its arguments and options, in the order of `manyheads --help`."""
-    line = typer.Typer(add_completion=False)
-    line.callback()(lambda: None)
-    for each in all_commands():
-        line.command()(each)
-    commands = typer.main.get_command(line).commands  # type: ignore[attr-defined]
+    commands = _commands()
     ends = ["| exit code | when |", "|---|---|", *(f"| {code} | {when} |" for code, when in ENDS)]
     options = [each for command in commands.values() for each in command.params if each.opts[0].startswith("-")]
     rows = Counter(_row(option) for option in options)
@@ -42,6 +38,24 @@ def command_markdown() -> str:
     shared = [row for row in rows if row in commonest.values()]
     parts = [OPENING, "\n".join(ends) + "\n", _index(commands), f"{SHARED}\n\n{_list(shared)}"]
     return "\n".join([*parts, *(_section(name, each, shared) for name, each in commands.items())])
+
+
+def sentences() -> dict[str, str]:
+    """Each command by its name, in the order of `manyheads --help`: the first sentence of its help."""
+    return {name: _cell(_paragraphs(command)[0]) for name, command in _commands().items()}
+
+
+def without_json() -> list[str]:
+    """Commands that have no `--json`."""
+    return [name for name, command in _commands().items() if all("--json" not in each.opts for each in command.params)]
+
+
+def _commands() -> dict[str, Any]:
+    line = typer.Typer(add_completion=False)
+    line.callback()(lambda: None)
+    for each in all_commands():
+        line.command()(each)
+    return typer.main.get_command(line).commands  # type: ignore[attr-defined]
 
 
 def _index(commands: dict[str, Any]) -> str:

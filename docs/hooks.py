@@ -125,6 +125,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return with_links(markdown, page.file.src_uri).replace(CARDS_HERE, cards())
 
 
+def on_post_page(output: str, page: Any, config: Any) -> str:
+    """Beside each page its Markdown, which docs/llms.txt names."""
+    place = Path(config["site_dir"]) / page.file.src_uri
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(page.markdown, encoding="utf-8")
+    return output
+
+
 def with_links(markdown: str, uri: str) -> str:
     """A page's text with every link as the site has it. `uri` is the page's place there."""
     outside = uri in PAGES.values()

@@ -5,6 +5,8 @@
 
 Sources are what one reviews and edits. Cells are parted by "# %%", as editors that know notebooks in Python part them;
 of "# %% [markdown]" each line is prose behind a "#". What a cell says on stderr (bars of progress) is not kept.
+Behind each title comes the cell `install_cell`, and above the title, once pyproject.toml names a repository, the badge
+that opens the notebook in Google Colab.
 `notebook` is written by hand and has no source. Its live page is not kept: a megabyte of script that is there anyway.
 """
 
@@ -15,6 +17,8 @@ import io
 import os
 import sys
 import tempfile
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import nbformat
@@ -31,6 +35,47 @@ PATIENCE_SECONDS = 900  # of one cell by the clock, on a busy machine
 # Small nets on two threads: where other work takes one, the other waits at every operation (15 minutes for 20 seconds).
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 COLORS = 96  # of a picture: a third of its bytes, and nobody sees it
+
+INSTALL = """\
+# Where manyheads is installed, this cell does nothing. Elsewhere, such as in Google Colab, it installs manyheads beside
+# the torch, transformers, NumPy and pandas that are there: pip fails rather than change them.
+# manyheads is not on the package index yet, so SOURCE is a checkout. Once it is: SOURCE = "manyheads[studio]".
+from importlib.metadata import version
+from importlib.util import find_spec
+
+SOURCE = "./manyheads-main[studio]"
+if getattr(find_spec("manyheads"), "origin", None) is None:
+    kept = " ".join(f"{name}=={version(name)}" for name in ("torch", "transformers", "numpy", "pandas"))
+    %pip install --quiet "{SOURCE}" {kept}"""
+FETCH = "\n    !manyheads fetch minilm"
+COLAB = "https://colab.research.google.com"
+
+
+def install_cell(code: str) -> NotebookNode:
+    """The cell that installs manyheads where it is missing, with the weights that the notebook's code loads."""
+    return new_code_cell(INSTALL + (FETCH if 'load("minilm")' in code else ""), id="install")
+
+
+def badge(name: str, project: Mapping[str, object]) -> str:
+    """The badge that opens a notebook in Colab, which takes them from GitHub; "" where pyproject.toml names no such
+    repository (`[project.urls] Repository`)."""
+    urls = project.get("urls")
+    place = str(urls.get("Repository", "")) if isinstance(urls, Mapping) else ""
+    owner_and_name = place.removeprefix("https://github.com/").strip("/")
+    if owner_and_name in ("", place.strip("/")):
+        return ""
+    link = f"{COLAB}/github/{owner_and_name}/blob/main/examples/{name}.ipynb"
+    return f"[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({link})"
+
+
+def with_start(notebook: NotebookNode, name: str) -> NotebookNode:
+    """The notebook with the badge and the cell that installs, in place of those that it had."""
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    title, *others = (cell for cell in notebook.cells if cell.id != "install")
+    prose = title.source.partition("# ")
+    title.source = f"{badge(name, project)}\n\n".lstrip() + "".join(prose[1:])
+    notebook.cells = [title, install_cell("".join(cell.source for cell in others)), *others]
+    return notebook
 
 
 def notebook_of(source: str) -> NotebookNode:
@@ -78,9 +123,9 @@ def main(asked: list[str]) -> None:
         sys.exit(f"no notebook is called {unknown[0]!r}: there are {', '.join(names)}.")
     for name in asked or names:
         place = EXAMPLES / f"{name}.ipynb"
-        by_hand = nbformat.read(place, 4) if name in BY_HAND else None
+        plain = nbformat.read(place, 4) if name in BY_HAND else notebook_of(SOURCES[name].read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory() as folder:
-            made = run(by_hand or notebook_of(SOURCES[name].read_text(encoding="utf-8")), Path(folder))
+            made = run(with_start(plain, name), Path(folder))
         made.metadata.pop("widgets", None)
         nbformat.write(made, place)
         print(f"{place.name}: {len(made.cells)} cells, {place.stat().st_size / 1e3:.0f} kB")

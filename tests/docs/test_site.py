@@ -44,6 +44,11 @@ def test_no_page_loads_anything_from_elsewhere_and_every_link_leads_somewhere(si
             assert page.name == "404.html" or (page.parent / unquote(link)).exists(), (page, link)
 
 
+def test_every_link_of_llms_txt_is_a_page_in_markdown(site):
+    links = re.findall(r"\]\(([^)#]+)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 100 and [link for link in links if not (site / link).is_file()] == []
+
+
 def test_a_browser_is_asked_for_nothing_else_and_a_phone_need_not_scroll_sideways(site):
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 420, "height": 800})

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
-from examples.make import BY_HAND, EXAMPLES, SOURCES, notebook_of, run
+from examples.make import BY_HAND, EXAMPLES, SOURCES, badge, install_cell, notebook_of, run, with_start
 from tests.refusals import refuses
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -212,19 +216,71 @@ def test_every_notebook_has_a_source_facts_and_a_line_in_the_docs():
 def test_the_notebook_is_its_source_with_pictures_and_without_places(name):
     notebook = kept(name)
     nbformat.validate(notebook)
-    assert sources(notebook) == sources(notebook_of(SOURCES[name].read_text(encoding="utf-8"))), (
-        "python examples/make.py"
-    )
+    made = with_start(notebook_of(SOURCES[name].read_text(encoding="utf-8")), name)
+    assert sources(notebook) == sources(made), "python examples/make.py"
     assert len(notebook.cells) in CELLS
     written = (EXAMPLES / f"{name}.ipynb").read_text(encoding="utf-8")
     assert len(written.encode()) < LARGEST_BYTES
     assert '"image/png"' in written and not re.search(r'/tmp/|/home/|/root/|\\\\Users|"stderr"', written)
 
 
+@pytest.mark.parametrize("name", [*SOURCES, *BY_HAND])
+def test_notebook_begins_with_the_cell_that_installs_and_it_did_nothing_here(name):
+    first, install, *others = kept(name).cells
+    assert first.cell_type == "markdown" and install.outputs == []
+    assert install.source == install_cell("".join(cell.source for cell in others)).source
+    again = with_start(kept(name), name)
+    assert sources(again) == sources(kept(name)) and [cell.id for cell in again.cells].count("install") == 1
+
+
+class Shell:
+    """Stands for IPython: runs a cell's Python, and keeps what it would hand to pip and to a shell."""
+
+    def __init__(self, is_installed: bool):
+        self.is_installed, self.lines = is_installed, []
+
+    def find_spec(self, name):
+        return SimpleNamespace(origin="/a/place" if self.is_installed else None)  # None: of a folder of that name
+
+    def run(self, cell, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", self.find_spec)
+        monkeypatch.setattr("importlib.metadata.version", lambda name: f"{len(name)}.1+local")
+        python = re.sub(r"^( *)(%pip|!)(.*)$", r"\1lines.append(f'\2\3')", cell, flags=re.MULTILINE)
+        exec(python, {"lines": self.lines})
+        return self.lines
+
+
+def test_cell_that_installs_keeps_what_is_there_and_does_nothing_where_nothing_is_missing(monkeypatch):
+    cell = install_cell('lm = mh.load("minilm")').source
+    assert Shell(is_installed=True).run(cell, monkeypatch) == []
+    pip, fetch = Shell(is_installed=False).run(cell, monkeypatch)
+    kept_versions = "torch==5.1+local transformers==12.1+local numpy==5.1+local pandas==6.1+local"
+    assert pip == f'%pip install --quiet "./manyheads-main[studio]" {kept_versions}'
+    assert fetch == "!manyheads fetch minilm"
+    assert len(Shell(is_installed=False).run(install_cell("").source, monkeypatch)) == 1
+
+
+def test_badge_opens_the_notebook_from_the_repository_that_the_project_names():
+    assert badge("long_text", {"name": "manyheads"}) == ""
+    assert badge("long_text", {"urls": {"Repository": "https://example.org/a/b"}}) == ""
+    assert badge("long_text", {"urls": {"Repository": "https://github.com/some/one/"}}).endswith(
+        "(https://colab.research.google.com/github/some/one/blob/main/examples/long_text.ipynb)"
+    )
+
+
+def test_versions_of_colab_are_in_the_ranges_that_the_project_allows():
+    """As of November 2026. pip keeps a version in the range; one outside it would be replaced, or refused."""
+    colab = {"torch": "2.11.0", "transformers": "5.15.1", "numpy": "2.1.0", "pandas": "2.2.2"}
+    declared = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ranges = {entry.name: entry.specifier for entry in map(Requirement, declared["dependencies"])}
+    assert [name for name, version in colab.items() if version not in ranges[name]] == []
+    assert "3.12" in SpecifierSet(declared["requires-python"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_notebook_runs_shows_what_was_kept_and_tells_the_truth(name, tmp_path):
-    notebook = notebook_of(SOURCES[name].read_text(encoding="utf-8"))
+    notebook = with_start(notebook_of(SOURCES[name].read_text(encoding="utf-8")), name)
     notebook.cells.append(new_code_cell(cleaned(FACTS[name])))
     ran = run(notebook, tmp_path)
     ran.cells.pop()
