@@ -32,7 +32,12 @@ from manyheads.studio import publish, write_report
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "DIARY.md": "diary.md", "SECURITY.md": "security.md"}
+PAGES = {
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "DIARY.md": "diary.md",
+    "SECURITY.md": "security.md",
+}
 LIVE = "live/animal.html"
 CARDS_HERE = "<!-- a card for each head of docs/heads.json -->"
 CARD = """<a class="head" href="live/studio.html#/head/{head}?file={recording}&amp;pin={pin}" target="live">
