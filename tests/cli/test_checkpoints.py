@@ -171,7 +171,8 @@ def test_heads_to_remove_are_a_number_a_share_or_what_frees_bytes_of_cache(fresh
     assert to_remove(lm, None, bytes_of_group, False) == size
     assert to_remove(lm, None, bytes_of_group + 1, False) == 2 * size
     everything = bytes_of_group * groups
-    refuses(PlanError, "is all that .* keeps, .* bytes a token: give fewer", to_remove, lm, None, everything, False)
+    message = rf"^--cache-bytes {everything}: .* keeps {everything} bytes a token in float32: give fewer"
+    refuses(PlanError, message, to_remove, lm, None, everything, False)
     refuses(HeadError, "are no whole groups", to_remove, lm, 2 * size + 1, None, False)
 
 

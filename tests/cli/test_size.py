@@ -128,6 +128,7 @@ def test_gpus_are_answered_in_a_sentence_then_a_row_for_equal_ones(sized):
     assert ran.lines[0] == answer and ran.lines[1].startswith("Made for 8,192 positions: ")
     cells = row_of(ran, "each of GPU 0-3").replace("│", " ").split()
     assert cells == ["each", "of", "GPU", "0-3", "80", "17.64", "B", "35.28", "0.16", "36.57", "446,352", "54"]
+    assert "Each GPU keeps 2 of 8 KV heads." in " ".join(ran.lines)
     staged = sized("deepseek-v3", "--gpus", "16x80GB", "--dtype", "fp8", "--pipeline", "2", "--tensor", "8")
     assert [row_of(staged, start).split()[4] for start in ("each of GPU 0-7", "each of GPU 8-15")] == ["0-30", "31-60"]
     assert "Latents belong to all heads" in staged.out and "without the scales" in staged.out

@@ -125,6 +125,7 @@ FACTS = {
             with mh.applied(net, mh.Ablate(f"L0H{head}")):
                 assert right(net, test) > 0.95
         assert without > 0.95 > alone > 0.5
+        assert type(net.attention) is not ByHand and torch.allclose(by_hand.weights(), maps, atol=1e-5)
     """,
     "remaining_life": """
         assert fleet.simulated and "SIMULATED" in fleet.name

@@ -230,6 +230,9 @@ def test_a_model_of_the_hub_is_sized_by_its_config_and_offline_says_what_to_down
     assert size("Qwen/Qwen3-8B").num_parameters == size("qwen3-8b").num_parameters
     address = "Download https://huggingface.co/someone/tiny/resolve/main/config.json and give that file."
     refuses(ModelError, rf"^no model 'someone/tiny': .*offline\? .*{address}$", size, "someone/tiny")
+    preset = r" The preset 'llama-3\.1-70b' needs no file, if the two have the same sizes\.$"
+    refuses(ModelError, rf"give that file\.{preset}", size, "meta-llama/Llama-3.1-70B-Instruct")
+    refuses(ModelError, r"give that file\.$", size, "mistralai/Mistral-7B-Instruct-v0.3")
     snapshot = hub / "models--someone--tiny" / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
     (hub / "models--someone--tiny" / "refs").mkdir()

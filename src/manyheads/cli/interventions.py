@@ -655,7 +655,7 @@ def to_remove(lm: LoadedModel, how_many: int | float | None, cache_bytes: int | 
             raise PlanError(f"--cache-bytes {cache_bytes}: {lm.name} {why}: give --lowest N, or heads.")
         if cache_bytes >= before:
             raise PlanError(
-                f"--cache-bytes {cache_bytes} is all that {lm.name} keeps, {before:,} bytes a token: give fewer."
+                f"--cache-bytes {cache_bytes}: {lm.name} keeps {before:,} bytes a token in {lm.spec.dtype}: give fewer."
             )
         how_many = -(-cache_bytes // freed) * size
     if isinstance(how_many, float):

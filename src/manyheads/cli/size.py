@@ -285,6 +285,9 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
         f"{placement.chunk:,} tokens of prompts at once."
     ]
     heads = {attention.num_kv_heads for attention in sizing.architecture.attention if not attention.latent}
+    of_each = {stage.num_kv_heads for stage in stages}
+    if placement.tensor > 1 and len(heads) == len(of_each) == 1 and None not in of_each and not _latents(sizing):
+        notes.append(f"Each GPU keeps {max(filter(None, of_each))} of {plural(max(heads), 'KV head')}.")
     if any(placement.tensor > count for count in heads):
         copies = placement.tensor // min(heads)
         notes.append(f"More GPUs than key/value heads: each head's cache stands on {copies} GPUs.")

@@ -204,6 +204,15 @@ def describe_model(model: nn.Module) -> Architecture:
     )
 
 
+def _tuned_from(name: str) -> str:
+    """Of "owner/Llama-3.1-70B-Instruct", that the preset of the base model may do; else nothing.
+
+    No other ending is taken off: Mistral-7B-Instruct-v0.3 has no window, and Mistral-7B has one.
+    """
+    base = re.sub(r"(-(base|chat|hf|instruct|it|pt))+$", "", key_of(name.split("/")[-1]).removeprefix("meta-"))
+    return f" The preset {base!r} needs no file, if the two have the same sizes." if base in PRESETS else ""
+
+
 def _architecture(subject: Any) -> Architecture:
     """The architecture that `subject` means: by arithmetic where it reaches, by transformers where it does not."""
     if hasattr(subject, "named_parameters"):
@@ -221,7 +230,11 @@ def _architecture(subject: Any) -> Architecture:
     # Of a preset's repository there is nothing to ask the hub for.
     is_hubs = isinstance(subject, str) and HUB_ID.fullmatch(subject) and not os.path.exists(subject)
     if is_hubs and key_of(subject) not in PRESETS:
-        return replace(_architecture(fetched_config(subject)), name=subject)
+        try:
+            config_file = fetched_config(subject)
+        except ModelError as error:
+            raise ModelError(f"{error}{_tuned_from(subject)}") from error
+        return replace(_architecture(config_file), name=subject)
     if hasattr(subject, "model_type") and hasattr(subject, "to_dict"):
         config: Any = subject
         subject = {**config.to_dict(), "model_type": config.model_type}
