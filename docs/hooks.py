@@ -1,8 +1,8 @@
 """What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/, and the live pages.
 
 In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md,
-CHANGELOG.md, DIARY.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named by its
-path, as code.
+CHANGELOG.md, DIARY.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named
+by its path, as code.
 A link to a file that is not there is a warning, which ends the build.
 
 The first page shows single heads: docs/heads.json has them, their recordings are published as a site in live/, and each
