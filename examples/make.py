@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import io
 import os
+import re
 import sys
 import tempfile
 import tomllib
@@ -102,9 +103,16 @@ def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
     client.execute(env=os.environ | ONE_THREAD | {"TQDM_DISABLE": "1"})  # a bar comes and goes by time
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.outputs = [_smaller(each) for each in cell.outputs if each.get("name") != "stderr"]
+            cell.outputs = [
+                _smaller(each) for each in cell.outputs if each.get("name") != "stderr" and not _is_bar(each)
+            ]
     notebook.metadata.language_info = {"name": "python"}  # else the version, which would change with every machine
     return notebook
+
+
+def _is_bar(output: NotebookNode) -> bool:
+    """Whether it is a bar of progress, whose width is that of the moment."""
+    return re.match(r"[\w ]+: +\d+%\|", "".join(output.get("data", {}).get("text/plain", ""))) is not None
 
 
 def _smaller(output: NotebookNode) -> NotebookNode:
