@@ -126,9 +126,17 @@ class Pass implements Scene {
     return `moved it most: ${parts.filter(Boolean).join(" · ")}`;
   }
 
-  /** The heads that moved the token most, over all layers. */
+  /** The heads that moved the token most, over all layers; where all of those park, also the first that reads a word. */
   #most(): Part[] {
-    return this.parts.filter((part) => part.share >= HARDLY).sort((a, b) => b.share - a.share).slice(0, NAMED);
+    const felt = this.parts.filter((part) => part.share >= HARDLY).sort((a, b) => b.share - a.share);
+    const most = felt.slice(0, NAMED);
+    const reader = most.some((part) => this.#reads(part)) ? undefined : felt.find((part) => this.#reads(part));
+    return reader ? [...most, reader] : most;
+  }
+
+  /** Whether a head looks at a word, and neither at a parking spot nor at the token itself. */
+  #reads({ key }: Part): boolean {
+    return !this.tokens[key]!.sink && key !== this.header.token;
   }
 
   table(): Table {
@@ -268,10 +276,11 @@ class Pass implements Scene {
     const working = now >= 0 && now < last;
     const heads = working ? this.#best(now) : now < 0 ? [] : this.#most();
     const p = working ? this.#progress(t, now) : ease(t, this.#done, this.#done + 0.9);
+    const reader = heads.find((part) => this.#reads(part));
     for (const { key, weight: part, head } of [...heads].reverse()) { // the one that moves it most lies on top
       if (!middles.has(key) || key === asks) continue;
       looked.add(key);
-      const first = head === heads[0]!.head && !this.tokens[key]!.sink; // a look that parks is grey, as in every scene
+      const first = head === reader?.head; // a look that parks is grey, as in every scene
       stage.line(arcOf(from, { x: middles.get(key)!, y: from.y }, room.h - 30 * scale), first ? colours.accent : colours.ink3, Math.max(1, part * 22 * scale * p), first ? 0.9 : 0.55);
     }
     for (const token of shown) {

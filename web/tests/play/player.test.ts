@@ -117,6 +117,13 @@ describe("a forward pass", () => {
     });
     expect(said(2).headline).toBe("Layer 2: L2H1 moves “to, 2nd” most, and looks at “Mary” (81 %).");
   });
+
+  it("ends on a head that reads a word too, where those that moved it most all park", () => {
+    const parking = tokens.map((token, i) => ({ ...token, sink: i === 1 }));
+    const shares = numbers([0.02, 0.002, -0.001, 0.003, 0.1, 0.3, 0.05, 0.003]);
+    const some = { ...envelope, arrays: { ...envelope.arrays, share: shares } } as Envelope;
+    expect(pass(some, parking).words(scene.end).figures).toContain("heads L2H1 30 % → Mary (81 %), L2H0 10 % → Mary (60 %), L3H0 5 % → Mary (30 %), L0H0 2 % → to, 1st (20 %)");
+  });
 });
 
 describe("a strip", () => {
