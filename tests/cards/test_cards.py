@@ -283,6 +283,12 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("sink the first token", 0.9, 0.1, "sink_mass"), [claim("first token", 0.9, 0.1)],
          "Rests on the first token with 90.0% of its attention."),
         (role("broad", 2.4, 3.0, "entropy"), [], "Reads everything a little (80% of the largest entropy)."),
+        # A third of all on one token is not a little.
+        (role("broad", 2.3, 3.0, "entropy"), [claim("sink", 0.35, 0.03, False), claim("first token", 0.2, 0.03, False)],
+         "Reads everything a little (77% of the largest entropy), but for the 35.0% of its attention that goes to a "
+         "sink."),
+        (role("broad", 2.3, 3.0, "entropy"), [claim("sink", 0.2, 0.03, False)],
+         "Reads everything a little (77% of the largest entropy)."),
         (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("local", 0.3, 0.25), claim("self", 0.1, 0.1, False)],
          "No one thing: it is an answer to 1 of 2 questions, and to none by much."),
         (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("self", 0.1, 0.1, False)],

@@ -3,7 +3,8 @@
 The rules, in their order; each clause has a fact with its number, chance level and command:
 
 1. The label that `manyheads look` shows, which was chosen on one half of the texts and is reported on the other.
-   Without one the sentence begins "No one thing".
+   Without one the sentence begins "No one thing". What a sink takes of a broad head's attention is said with it, from
+   `MIN_DISTANCE` on, though it be under the half that a role needs.
 2. What else it does, the surest first, at most `BESIDES`: another claim of `manyheads roles` that holds, and goes
    `MIN_DISTANCE` of the way from chance to always; a probe (random repeats, a fact far back) beyond chance with a score
    of at least `MIN_PROBE`. What follows from the label, or from a surer one, is not said again.
@@ -92,10 +93,10 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
     if role.name == UNLABELLED:
         return Clause("no one thing on ordinary texts, but" if has_more else _nothing(measured, role.head), fact)
     if role.name == "broad":
-        return Clause(
-            f"reads everything a little ({evidence.score / evidence.chance:.0%} of the largest entropy)",
-            fact,
-        )
+        words = f"reads everything a little ({evidence.score / evidence.chance:.0%} of the largest entropy)"
+        if (rests := _rests(_claims(measured, role.head))) is not None:
+            words += f", but for the {figure(rests.tested, 'share')} of its attention that goes to a sink"
+        return Clause(words, fact)
     if role.name.startswith("sink"):
         return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
     saying, chance = evidence.saying, figure(evidence.chance, "share")
@@ -110,17 +111,28 @@ def _nothing(measured: Measured, head: Head) -> str:
     """What is said of a head without a label of which no claim goes far enough."""
     if measured.roles is None:
         return "no one thing on ordinary texts"
-    claims = [claim for claim in measured.roles.claims[measured.roles.head_place(head)] if claim.num_queries]
+    claims = _claims(measured, head)
     holding = [claim for claim in claims if claim.holds]
     of_words = sum(claim.role not in OF_SINKS for claim in holding)
-    rests = max((claim for claim in holding if claim.role in OF_SINKS), key=lambda claim: claim.distance, default=None)
-    if rests is not None and rests.distance >= MIN_DISTANCE:
+    if (rests := _rests(holding)) is not None:
         answers = f"{of_words} of the questions about words, by little" if of_words else "no question about words"
         share = figure(rests.tested, "share")
         return f"no one thing: {share} of its attention goes to a sink, and it is an answer to {answers}"
     if holding:
         return f"no one thing: it is an answer to {len(holding)} of {len(claims)} questions, and to none by much"
     return f"no one thing: it is an answer to none of {len(claims)} questions"
+
+
+def _claims(measured: Measured, head: Head) -> list[Claim]:
+    """All claims about a head that could be asked, whether they hold or not."""
+    roles = measured.roles
+    return [] if roles is None else [claim for claim in roles.claims[roles.head_place(head)] if claim.num_queries]
+
+
+def _rests(claims: Sequence[Claim]) -> Claim | None:
+    """Of these the claim about a sink that goes furthest, where it goes far enough to be said."""
+    of_sinks = [claim for claim in claims if claim.role in OF_SINKS and claim.distance >= MIN_DISTANCE]
+    return max(of_sinks, key=lambda claim: claim.distance, default=None)
 
 
 def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
