@@ -502,7 +502,8 @@ def test_sinks_are_looked_for_on_whole_texts_of_a_bounded_number_of_tokens(most,
 def test_one_text_that_is_longer_than_the_bound_is_looked_at_whole(fresh, monkeypatch):
     monkeypatch.setattr("manyheads.measurement.sinks.PROBE_TOKENS", 5)
     lm = mh.load(rigged_gpt2(fresh), tokenizer=tiny_tokenizer(special_tokens=False))
-    table = mh.measure(lm, words_of(fresh, 3), ["sink_mass"])
+    # A first token has at most n / (1 + 1/2 + ... + 1/n) of its even share, which is 3 from nine tokens on.
+    table = mh.measure(lm, [written_text(fresh, 11 + 2 * n) for n in range(3)], ["sink_mass"])
     assert table.sinks.first and "(1 texts)" in table.notes["sinks"]
 
 
