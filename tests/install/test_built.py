@@ -250,7 +250,14 @@ def test_the_wheel_without_torch_sizes_teaches_and_says_what_the_rest_needs(labe
     here = linked(tmp_path / "core", build("wheel", tmp_path / "dist", tree), (), False, labels)
     absent = "import importlib.util as u; print([u.find_spec(name) for name in ('torch', 'transformers', 'pandas')])"
     assert here.says(absent) == "[None, None, None]"
-    for arguments in (("size", "llama-2-70b"), ("stats", "--list"), ("learn",), ("learn", "masks"), ("reproduce",)):
+    for arguments in (
+        ("size", "llama-2-70b"),
+        ("stats", "--list"),
+        ("learn",),
+        ("learn", "masks"),
+        ("practice",),
+        ("reproduce",),
+    ):
         done = here.manyheads(*arguments)
         assert done.returncode == 0 and len(done.stdout) > 500, (arguments, done.stderr)
     said = json.loads(here.manyheads("doctor", "--json").stdout)

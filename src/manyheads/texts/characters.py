@@ -1,4 +1,4 @@
-"""What kind of characters a token is made of."""
+"""What kind of characters a token is made of: without torch, which a text's `Tokens` need."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ from manyheads.cli.terminal import (
     stdout_console,
 )
 from manyheads.errors import FileAccessError
+from manyheads.lab.commands.lessons import MAX_SEED
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.lessons.progress import Progress
 
 if TYPE_CHECKING:
     from manyheads.lab.practice import Exercise, SolutionVerdict
 
-MAX_SEED = 2**31
 WRONG = 1  # the exit code
 EXERCISE_HELP = "Its name, or how it begins. Default: list the exercises."
 SOLUTION_HELP = "A Python file with the function: it is run, in a process of its own. Default: print the task."
