@@ -36,12 +36,13 @@ class Endless(AssertionError):
 class Chance:
     """How actors fare. `dies`: of an actor, before a call and after it, by a call. `lives`: calls that an actor has
     at most. `poison(chunk)`: how an actor ends with a chunk, "dies", "hangs", "memory" or "". `absent`: actors that
-    never come up, by number. `repeats`: whether the engine repeats a call that was lost, with a new actor."""
+    never come up, by number; `stuck`: those that hang as they begin. `repeats`: whether the engine repeats a call that was lost, with a new actor."""
 
     dies: float = 0.0
     lives: int = 10**9
     poison: Callable[[int], str] = lambda chunk: ""
     absent: frozenset[int] = frozenset()
+    stuck: frozenset[int] = frozenset()
     repeats: bool = False
     unavailable: float = 0.0  # a call is lost, and its actor lives on
 
@@ -133,6 +134,9 @@ class FakeCluster:
         mortal = method in ("measure", "measure_of_file", "hand_over", "absorb", "begin")
         if mortal and (self.draw.random() < chance.dies or self.age[actor] > chance.lives):
             self.dead.setdefault(actor, ActorLost("died before a call"))
+        if method == "begin" and actor in chance.stuck and actor not in self.dead:
+            self.hung.add(actor)
+            return ActorLost("hung")
         measures = method in ("measure", "measure_of_file")
         if measures and (end := chance.poison(arguments[0].number)) and actor not in self.dead:
             if end == "hangs":

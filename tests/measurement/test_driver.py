@@ -385,6 +385,21 @@ def test_actor_that_hangs_is_ended_and_what_it_held_is_measured_again():
     assert run.notes["actors"].startswith("2 (2 lost, ")
 
 
+def test_actor_that_hangs_as_it_begins_is_ended_and_one_for_which_there_is_no_room_is_not():
+    # The first one dies with a chunk: the next two hang, and the run would wait for ever.
+    chance = Chance(poison=poisoned(3, "dies", 1), stuck=frozenset({1, 2}))
+    cluster = FakeCluster(FakeActor, chance=chance)
+    run = driven(cluster, texts_of(41), 1, deaths=4)
+    assert_each_once(run, 41)
+    assert (run.events["hung"], run.events["lost"], len(cluster.actors)) == (2, 3, 4)
+    assert 2 * run.patience <= cluster.seconds <= 2.5 * run.patience
+    # One that waits for room is let wait, however long the other measures.
+    cluster = FakeCluster(FakeActor, chance=Chance(absent=frozenset({1})))
+    run = driven(cluster, texts_of(241), 2, patience=1.0)
+    assert_each_once(run, 241)
+    assert not run.events["lost"] and cluster.seconds > 2 * run._limit
+
+
 def test_memory_of_others_is_waited_for_and_ends_the_run_where_it_never_comes():
     cluster = FakeCluster(FakeActor, chance=Chance(poison=poisoned(3, "memory", 5)))
     assert_each_once(driven(cluster, texts_of(41), 1), 41)

@@ -53,7 +53,7 @@ class FakeEngine:
         return self._run(ItemDriver, partial(ItemActor, lambda: self.lm, sent), items.catalogue, resume, progress)
 
     def _run(self, kind, actor, corpus, resume, progress):
-        cluster = FakeCluster(actor, random.Random(3), Chance(dies=self.dies))
+        cluster = FakeCluster(actor, random.Random(5), Chance(dies=self.dies))
         how = {"every": self.every, "deaths": 10**6, "progress": progress}
         made = kind(cluster, corpus, 3, folder=resume, clock=cluster.clock, sleep=cluster.sleep, **how)
         self.ran.append(made)

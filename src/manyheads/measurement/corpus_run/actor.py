@@ -60,6 +60,9 @@ class Actor:
         """What is measured; the model is loaded when this is first needed, so that an error of it is a call's."""
         return self._request(self._load())
 
+    def up(self) -> None:
+        """Answer: what is silent from now on hangs, and is not waiting for room."""
+
     def learn(self, chunks: Sequence[Chunk], whole: bool) -> bytes | ManyHeadsError | None:
         """What the corpus' beginning shows; None where these chunks are too few, and are not the whole of it."""
 

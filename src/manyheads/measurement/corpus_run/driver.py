@@ -151,7 +151,8 @@ class Driver:
     - every: seconds after which an actor hands over what it holds; stretched where that is more than `TRAFFIC`.
     - ahead: how many chunks an actor is given at a time.
     - deaths: how many actors may end with the same chunk, or one after another without having started.
-    - patience: after how many seconds without an answer an actor counts as hung; at least ten times its slowest answer.
+    - patience: after how many seconds without an answer an actor counts as hung; at least ten times the slowest answer,
+      and of one that is up and loads the model, ten times as long as another took.
     - clock, sleep: time's own.
     - chosen: the statistics of a survey, where this process can tell them, before anything is measured: what it raises
       ends the run. Else the table's can be read, and not measured again.
@@ -196,7 +197,8 @@ class Driver:
         self._reported: set[int] = set()  # those of them that were measured before
         self._deaths_with: Counter[int] = Counter()  # by chunk
         self._unstarted = self._memory_deaths = self._part_bytes = self._read_to = 0
-        self._slowest = 0.0  # seconds of the slowest answer
+        self._slowest = self._slowest_begin = 0.0  # seconds of the slowest answer, and of the slowest actor to begin
+        self._starting: set[Hashable] = set()  # actors that are not up yet: there may be no room for them
         self._next_look = 0.0  # when actors that hang are looked for
         self._read: tuple[int, int] | None = None  # the first chunk that was read, and the one behind the last
         # A line of a terminal has room for more than two numbers (`cli.terminal.progress`).
@@ -243,7 +245,7 @@ class Driver:
         survey = Survey(tuple(document for chunk in head for document in chunk.documents), whole)
         statistics = None if self.chosen is None else tuple(self.chosen(survey))
         self._begin_call = (self.cluster.share(head), whole, learned, self._texts, origin)
-        words = self._answer_of_one("begin", *self._begin_call)
+        words = self._first_begins(*self._begin_call)
         self._inputs, self.basis = words["inputs"], Basis.read(words["basis"])
         # Before the first part: else all would hand over at once, and wait for each other.
         self._part_bytes = words.get("part_bytes", 0)
@@ -426,23 +428,29 @@ class Driver:
             return
         del self._calls[done]
         self._queues[actor].popleft()
+        took, self._since[actor] = self.clock() - self._since[actor], self.clock()
+        if actor in self._starting:
+            self._starting.remove(actor)
+            self._call(actor, None, "begin", *self._begin_call)
+            return
         self._with_room[actor] = None
         if chunk is None:
             self._require_same(answer["inputs"])
-            self._unstarted = 0
+            self._unstarted, self._slowest_begin = 0, max(self._slowest_begin, took)
             return
-        self._slowest = max(self._slowest, self.clock() - self._since[actor])
-        self._since[actor], self._memory_deaths = self.clock(), 0
+        self._slowest, self._memory_deaths = max(self._slowest, took), 0
         self._was_measured(actor, chunk, answer)
 
     def _end_hung(self) -> None:
         """End actors that have been silent for too long. One that is not up yet may wait for room."""
-        now, limit = self.clock(), self._limit
+        now = self.clock()
         if now < self._next_look:
             return
-        self._next_look = now + limit / 10
+        self._next_look = now + self._limit / 10
         for actor, calls in [*self._queues.items()]:
-            if calls and self._calls[calls[0]][1] is not None and now - self._since[actor] >= limit:
+            begins = calls and self._calls[calls[0]][1] is None
+            limit = max(self._limit, 10 * self._slowest_begin) if begins else self._limit
+            if calls and actor not in self._starting and now - self._since[actor] >= limit:
                 self.events["hung"] += 1
                 self._lose(actor, ActorLost(f"no answer for {now - self._since[actor]:.0f} seconds"))
 
@@ -477,6 +485,7 @@ class Driver:
         self._reported |= lost.keys()
         self._with_room.pop(actor, None)
         self._first_share.pop(actor, None)
+        self._starting.discard(actor)
         chunks = [self._calls.pop(call)[1] for call in self._queues.pop(actor)]
         lost |= {chunk.number: chunk for chunk in chunks if chunk is not None}
         self._hand_out_again(lost)
@@ -558,7 +567,15 @@ class Driver:
             self._held[actor], self._since[actor], self._queues[actor] = {}, now, deque()
             self._num_started += 1
             self._first_share[actor] = self._num_started * SPREAD_SHARES % 1
-            self._call(actor, None, "begin", *self._begin_call)
+            self._starting.add(actor)
+            self._call(actor, None, "up")
+
+    def _first_begins(self, *arguments: object) -> Any:
+        """What the first actor begins with, and how long that takes: what others may take is ten times as long."""
+        since = self.clock()
+        words = self._answer_of_one("begin", *arguments)
+        self._slowest_begin = self.clock() - since
+        return words
 
     def _answer_of_one(self, method: str, *arguments: object) -> Any:
         """What one actor answers, whichever it is: before any chunk is handed out."""

@@ -196,7 +196,7 @@ class ItemDriver(Driver):
     actor: ClassVar[type[Actor]] = ItemActor
 
     def _run(self, stack: ExitStack) -> None:
-        self._inputs = self._answer_of_one("begin")["inputs"]
+        self._inputs = self._first_begins()["inputs"]
         self.basis = Basis(self._inputs, (), Sinks(), dict.fromkeys(ALWAYS_NOTED, ""), None)
         if self.folder is not None:
             files = stack.enter_context(store.RunFolder.opened(self.folder))
