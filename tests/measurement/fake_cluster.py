@@ -36,7 +36,8 @@ class Endless(AssertionError):
 class Chance:
     """How actors fare. `dies`: of an actor, before a call and after it, by a call. `lives`: calls that an actor has
     at most. `poison(chunk)`: how an actor ends with a chunk, "dies", "hangs", "memory" or "". `absent`: actors that
-    never come up, by number; `stuck`: those that hang as they begin. `repeats`: whether the engine repeats a call that was lost, with a new actor."""
+    never come up, by number; `stuck`: those that hang as they begin. `repeats`: whether the engine repeats a call that
+    was lost, with a new actor."""
 
     dies: float = 0.0
     lives: int = 10**9
