@@ -97,12 +97,11 @@ pages: $(READY)  ## pages of docs that are made: the command, the house, the lab
 	  && $(BIN)/python -m docs.agents \
 	  && $(BIN)/python -m manyheads.roles.words.glossary docs/reference/glossary.md
 
-# mkdocs-material tells of its own future on every build; nothing here depends on that.
 docs: $(READY)   ## site/: the documentation as pages that open from the disk; any warning ends it
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(BIN)/python -m docs.website
 
-docs-serve: $(READY) ## the same, anew with every change, on 127.0.0.1:8000
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+docs-serve: $(READY) ## the same on 127.0.0.1:8000; what you change in build/docs is shown at once
+	@$(BIN)/python -m docs.website --pages && $(BIN)/zensical serve
 
 wheel: $(READY)  ## dist/: a wheel and a source archive
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist

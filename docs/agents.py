@@ -184,7 +184,7 @@ def _pages(entries: list[object]) -> Iterator[tuple[str, str]]:
 
 def _link(name: str, page: str) -> str:
     path = DOCS / page
-    if not path.is_file():  # the site's page of a file at the root, such as CHANGELOG.md (docs/hooks.py)
+    if not path.is_file():  # the site's page of a file at the root, such as CHANGELOG.md (docs/website.py)
         path = ROOT / f"{path.stem.upper()}.md"
     title, sentence = title_and_sentence(path.read_text(encoding="utf-8"))
     return f"- [{name or title}]({page})" + (f": {sentence}" if sentence else "")

@@ -5,7 +5,7 @@
 
 Each head has a claim with its chance level, what is lost without it, and the command that found it. What a head was
 chosen for is measured where it was not chosen: on other texts, other names, another needle.
-docs/hooks.py publishes the recordings as a site (`manyheads publish`), and puts a card for each head on the page;
+docs/website.py publishes the recordings as a site (`manyheads publish`), and puts a card for each head on the page;
 docs/pictures.py draws those of smollm2 for the gallery.
 """
 

@@ -7,13 +7,11 @@ import io
 import json
 import re
 import shlex
-from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from docs.agents import INDEX, PYTHON, SKILL, TASKS, llms_txt, skill, title_and_sentence
-from docs.hooks import on_post_page
 from manyheads.cli.commands import NAMES
 from manyheads.cli.main import main
 
@@ -47,12 +45,6 @@ def test_skill_is_short_and_has_the_front_matter_of_agent_skills():
 ])  # fmt: skip
 def test_title_and_first_sentence_are_those_of_the_prose(page, title, sentence):
     assert title_and_sentence(page) == (title, sentence)
-
-
-def test_site_has_each_page_in_markdown_beside_it(tmp_path):
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="howto/a.md"), markdown="# A\n")
-    assert on_post_page("<p>", page, {"site_dir": str(tmp_path)}) == "<p>"
-    assert (tmp_path / "howto/a.md").read_text() == "# A\n"
 
 
 def values_at(document, path):

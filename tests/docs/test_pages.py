@@ -21,7 +21,6 @@ import manyheads
 from docs.command import PAGE as COMMAND_PAGE
 from docs.command import command_markdown
 from docs.docstrings import as_markdown
-from docs.hooks import PAGES, with_links
 from docs.house import OUTSIDE, PACKAGE, PICTURE, TREE_PAGE, floors, imports, picture, table, tree
 from docs.house import PAGE as HOUSE_PAGE
 from docs.lab import FIELDS, RECORDS, lab_markdown, records
@@ -31,6 +30,7 @@ from docs.pictures import PAGE as GALLERY_PAGE
 from docs.reproduced import PAGE as REPRODUCED_PAGE
 from docs.reproduced import documents
 from docs.reproduced import page as reproduced_markdown
+from docs.website import PAGES, with_links
 from manyheads.cli.arguments import DEFAULT_MODEL
 from manyheads.cli.commands import NAMES
 from manyheads.lab.lessons import lessons
@@ -159,7 +159,7 @@ def test_the_navigation_names_every_page_once():
     told = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = nav_pages(told["nav"])
     there = {page.relative_to(DOCS).as_posix() for page in pages() if page.is_relative_to(DOCS)}
-    left = {told["not_in_nav"].strip("/")}
+    left = {"decisions/000-template.md"}
     assert len(listed) == len(set(listed))
     assert set(listed) == (there - left) | set(PAGES.values())
 
@@ -264,11 +264,12 @@ def test_docstrings_become_prose_with_links():
     ("[its code](../../src/manyheads/plan.py)", "its code (`src/manyheads/plan.py`)"),
     ("[`src/manyheads/plan.py`](../../src/manyheads/plan.py)", "`src/manyheads/plan.py`"),
     ("```sh\n[its code](../../src/manyheads/plan.py)\n```", "```sh\n[its code](../../src/manyheads/plan.py)\n```"),
-    ("[gone](../../nowhere.md)", "[gone](../../nowhere.md)"),
     ("[web](https://example.org/a)", "[web](https://example.org/a)"),
 ])  # fmt: skip
 def test_links_out_of_docs_become_pages_or_paths(given, made):
     assert with_links(given, "studio/head.md") == made
+    with pytest.raises(FileNotFoundError, match="studio/head.md has a link to ../../nowhere.md, which is not there"):
+        with_links(f"{given} [gone](../../nowhere.md)", "studio/head.md")
 
 
 # ================================================================================================== the way to the code

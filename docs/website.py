@@ -1,9 +1,11 @@
-"""What mkdocs asks of us while it builds the site (`hooks:` in mkdocs.yml): links that leave docs/, and the live pages.
+"""The documentation's site: `python -m docs.website [FOLDER]` (site/) makes it, `--pages` what it is made of alone.
+
+Everything that is ours happens before a generator sees it: build/docs holds plain Markdown, which Zensical builds as
+mkdocs.yml says; any other generator of that format would do (docs/decisions/021-zensical.md). A warning ends it.
 
 In a checkout a link such as ../src/manyheads/plan.py opens the file. The site has no such files: there CONTRIBUTING.md,
 CHANGELOG.md, DIARY.md and SECURITY.md are pages of their own, the README is the first page, and any other file is named
-by its path, as code.
-A link to a file that is not there is a warning, which ends the build.
+by its path, as code. Beside each page stands its Markdown, which docs/llms.txt names.
 
 The first page shows single heads: docs/heads.json has them, their recordings are published as a site in live/, and each
 head's card opens its map there. From the disk, where browsers fetch nothing, one file serves: live/animal.html.
@@ -13,16 +15,15 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import re
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
-from typing import Any
-
-from mkdocs.structure.files import File
 
 import manyheads as mh
 from manyheads.corpora import reading_of
@@ -31,7 +32,8 @@ from manyheads.roles import label_page
 from manyheads.studio import publish, write_report
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+DOCS, STAGED, BUILT = ROOT / "docs", ROOT / "build/docs", ROOT / "build/site"  # the last two as mkdocs.yml has them
+LEFT_OUT = ("*.py", "__pycache__", "*.heads", "000-template.md")
 PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
@@ -72,18 +74,32 @@ CODE = r"^ *(?P<fence>`{3,})[\s\S]*?^ *(?P=fence)`* *$|`(?:[^`\n]|\n(?!\s*\n))+`
 LINK = r"(?<!!)\[(?P<words>[^\]\n]+)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
 MENTION = r"(?<![\w/`\[])(?<!\]\()(?P<mentioned>docs/[\w/-]+\.md)"
 
-log = logging.getLogger("mkdocs.hooks.docs")
+
+def build(folder: Path) -> None:
+    """The site, in this folder, whose earlier content goes. Raises CalledProcessError where a page has a fault."""
+    stage(live_files())
+    subprocess.run([Path(sys.executable).with_name("zensical"), "build", "--strict"], cwd=ROOT, check=True)
+    for page in STAGED.rglob("*.md"):
+        shutil.copy(page, BUILT / page.relative_to(STAGED))
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.move(BUILT, folder)
 
 
-def on_files(files: Any, config: Any) -> Any:
-    """What `PAGES` lists, as pages, and the studio's own icon as the site's."""
+def stage(live: dict[str, bytes]) -> None:
+    """Every page as plain Markdown, and what stands beside them. Errors: FileNotFoundError for a link to nothing."""
+    shutil.rmtree(STAGED, ignore_errors=True)
+    shutil.copytree(DOCS, STAGED, ignore=shutil.ignore_patterns(*LEFT_OUT))
     for name, uri in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, uri, content=changed(text, MENTION, _mention)))
-    files.append(File.generated(config, "images/favicon.svg", abs_src_path=str(ROOT / "web/public/favicon.svg")))
-    for name, content in live_files().items():
-        files.append(File.generated(config, name, content=content))
-    return files
+        (STAGED / uri).write_text(changed(text, MENTION, _mention), encoding="utf-8")
+    for page in STAGED.rglob("*.md"):
+        uri = page.relative_to(STAGED).as_posix()
+        text = with_links(page.read_text(encoding="utf-8"), uri).replace(CARDS_HERE, cards())
+        page.write_text("---\nhide: [toc]\n---\n" * (uri in WIDE) + text, encoding="utf-8")
+    for name, content in live.items():
+        (STAGED / name).parent.mkdir(parents=True, exist_ok=True)
+        (STAGED / name).write_bytes(content)
+    shutil.copy(ROOT / "web/public/favicon.svg", STAGED / "images/favicon.svg")
 
 
 def live_files() -> dict[str, bytes]:
@@ -123,21 +139,6 @@ def cards() -> str:
     return "\n".join(CARD.format(number=number, **row) for number, row in enumerate(written))
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Each link as the site has it; wide pages with nothing beside them."""
-    if page.file.src_uri in WIDE:
-        page.meta["hide"] = ["toc"]
-    return with_links(markdown, page.file.src_uri).replace(CARDS_HERE, cards())
-
-
-def on_post_page(output: str, page: Any, config: Any) -> str:
-    """Beside each page its Markdown, which docs/llms.txt names."""
-    place = Path(config["site_dir"]) / page.file.src_uri
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(page.markdown, encoding="utf-8")
-    return output
-
-
 def with_links(markdown: str, uri: str) -> str:
     """A page's text with every link as the site has it. `uri` is the page's place there."""
     outside = uri in PAGES.values()
@@ -164,11 +165,17 @@ def _linked(link: re.Match[str], folder: Path, uri: str) -> str:
     if path.is_relative_to(DOCS):
         inside = path.relative_to(DOCS).as_posix()
     elif not path.exists():
-        log.warning("%s has a link to %s, which is not there", uri, target)
-        return link[0]
+        raise FileNotFoundError(f"{uri} has a link to {target}, which is not there")
     else:
         name = path.relative_to(ROOT).as_posix()
         if name not in OUTSIDE:
             return words if words.strip("`") == name else f"{words} (`{name}`)"
         inside = OUTSIDE[name]
     return f"[{words}]({os.path.relpath(inside, Path(uri).parent)}{anchor})"
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--pages"]:
+        stage(live_files())
+    else:
+        build(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "site").absolute())
