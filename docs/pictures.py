@@ -145,7 +145,7 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
             ("lines.png", "Lines", "A short text as two columns."),
             ("layer.png", "Layer", "The layer that a head is in, with its shapes."),
             ("compare.png", "Compare", "Two heads, and their difference."),
-            ("experiment.png", "Experiment", "All heads use the same weights: what is left."),
+            ("experiment.png", "Experiment", "All heads the same: what is left."),
             ("size.png", "Size", "Parameters and cache, with sliders."),
             ("learn.png", "Learn", "A lesson whose cells run."),
             ("training.png", "Training", "Heads of a model that trains, and what is wrong with them."),

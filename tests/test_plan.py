@@ -117,7 +117,7 @@ def test_the_json_says_what_is_unusual_and_nothing_else():
             {"step": "copy", "heads": "L1", "source": "L1H0"},
         ],
     }
-    assert str(PLAN) == "ablate L3H7 (mean); scale L0H1 by 0.5; average L2; copy the weights of L1H0 to L1"
+    assert str(PLAN) == "ablate L3H7 (mean); scale L0H1 by 0.5; average L2; use the map of L1H0 for every head of L1"
     assert str(Plan([])) == "nothing" and str(Plan(SkipOutputProjection(3))) == "skip the output projection of L3"
     assert str(Plan(SkipPositions())) == "skip the positions"
     assert Plan.from_json('{"steps": [{"step": "skip_positions"}]}') == Plan(SkipPositions())

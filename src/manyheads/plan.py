@@ -389,6 +389,20 @@ class Plan:
         return "; ".join(map(describe, self.steps)) or "nothing"
 
 
+def copied_words(step: Copy) -> tuple[str, str]:
+    """Whose map a `Copy` uses and for which heads, in plain words.
+
+    >>> copied_words(Copy("L*", source="L*H0")), copied_words(Copy("L1", source="L1H0"))
+    (("its layer's first head", 'every head'), ('L1H0', 'every head of L1'))
+    """
+    heads, source = str(step.heads), str(step.source)
+    layers_only = all("H" not in part.rpartition(":")[2] for part in heads.split(","))
+    index = source.removeprefix("L*H")
+    if heads == "L*" and index != source and index.isdecimal():
+        return f"its layer's {'first head' if index == '0' else f'head {index}'}", "every head"
+    return source, f"every head of {heads}" if layers_only else heads
+
+
 def describe(step: Step) -> str:
     """A step in a few words: "ablate L3H7 (mean)"."""
     match step:
@@ -402,8 +416,10 @@ def describe(step: Step) -> str:
         case Average():
             return f"average {step.heads}"
         case Copy():
-            part = "" if step.share == 1 else f"{step.share:.12g} of "
-            return f"copy {part}the weights of {step.source} to {step.heads}"
+            source, heads = copied_words(step)
+            if step.share == 1:
+                return f"use the map of {source} for {heads}"
+            return f"go {step.share:.12g} of the way to the map of {source} in {heads}"
         case SkipOutputProjection():
             return f"skip the output projection of {step.layer}"
         case Edit():

@@ -289,19 +289,19 @@ def test_words_that_are_the_same_are_told_apart_in_sentences(fresh):
     lm = tiny_lm("llama", fresh)
     rec = mh.record(lm, TEXT.replace("table", "table ,") + " , dog", keep=VALUES)
     result = head_output(rec, "L1H2", "cat#2", lm)
-    assert result.word == '"cat, 2nd"' and result.sentence.startswith('"cat, 2nd" ')
+    assert result.word == 'the second "cat"' and result.sentence.startswith('The second "cat" ')
     names = [voice.name for voice in result.voices]
-    assert names[:4] == ['"the, 1st"', '"old"', '"cat, 1st"', '"sat"'] and len(set(names)) == len(names)
+    assert names[:4] == ['the first "the"', '"old"', 'the first "cat"', '"sat"'] and len(set(names)) == len(names)
 
 
 def test_the_second_of_two_marks_is_no_word_that_a_head_found():
     heads = [Head("", 1, index) for index in range(2)]
     voices = [
-        [Voice('", 2nd"', 0.9, 0.9, 0.1, False, False), Voice('"cat, 2nd"', 0.1, 0.1, 0.1, False, False)],
-        [Voice('", 2nd"', 0.4, 0.3, 0.1, False, False), Voice('"cat, 2nd"', 0.6, 0.7, 0.1, False, False)],
+        [Voice('the second ","', 0.9, 0.9, 0.1, False, False), Voice('the second "cat"', 0.1, 0.1, 0.1, False, False)],
+        [Voice('the second ","', 0.4, 0.3, 0.1, False, False), Voice('the second "cat"', 0.6, 0.7, 0.1, False, False)],
     ]
     said = layer_sentence(heads, voices, np.array([0.7, 0.3]))[0]
-    assert said == 'Two looks became one vector; the head that found "cat, 2nd" wrote 30 % of it.'
+    assert said == 'Two looks became one vector; the head that found the second "cat" wrote 30 % of it.'
 
 
 # ---------------------------------------------------------------------------------------------- several threads at once
@@ -660,7 +660,7 @@ def test_what_cannot_be_asked_is_refused(animal, minilm):
     twice = mh.record(minilm, "it saw it", keep=VALUES)
     with pytest.raises(TextError, match="2 times. Say which: 'it#1'"):
         head_output(twice, "L3H1", "it")
-    assert head_output(twice, "L3H1", "it#2").word == '"it, 2nd"'
+    assert head_output(twice, "L3H1", "it#2").word == 'the second "it"'
     with pytest.raises(HeadError, match="no head L3H99"):
         head_output(animal, "L3H99", "it")
     with pytest.raises(HeadError, match="no layer 'L9' in this recording: it has L0 to L5"):

@@ -414,7 +414,7 @@ def test_steps_that_changed_nothing_are_named(said, fresh):
     after = [Scale("L0H5", 2), Ablate("L0H5")]  # of a head that is silent by then
     with mh.applied(lm, Plan([*idle, Ablate("L0H5"), *after, Ablate("L1H0")])) as now:
         output(lm.model, inputs)
-    words = ["scale L0H1 by 1", "average L1H2", "copy the weights of L2H3 to L2H3", "scale L0H5 by 2"]
+    words = ["scale L0H1 by 1", "average L1H2", "use the map of L2H3 for L2H3", "scale L0H5 by 2"]
     assert list(now.unchanged) == words
     assert said() == [f"{each} changed nothing in what was run." for each in words]
     assert now.changes["ablate L0H5 (zero)"] == now.changes["ablate L1H0 (zero)"] == 1

@@ -252,8 +252,12 @@ def test_a_link_under_twice_its_chance_tells_nothing(minilm):
 
 
 def test_texts_that_are_the_same_are_told_apart_by_their_turn():
-    assert SpacedWord.told_apart(["a", "b", "a", ",", "A", ","]) == ["a, 1st", "b", "a, 2nd", ", 1st", "A", ", 2nd"]
-    many = SpacedWord.told_apart(["x"] * 23)
-    assert [many[turn - 1] for turn in (3, 4, 11, 12, 13, 21, 22, 23)] == [
-        "x, 3rd", "x, 4th", "x, 11th", "x, 12th", "x, 13th", "x, 21st", "x, 22nd", "x, 23rd"
+    texts = ["a", "b", "a", ",", "A", ",", "[SEP]", "[SEP]"]
+    assert SpacedWord.in_sentences(texts, [text == "[SEP]" for text in texts]) == [
+        'the first "a"', '"b"', 'the second "a"', 'the first ","', '"A"', 'the second ","',
+        "the first [SEP]", "the second [SEP]",
     ]  # fmt: skip
+    many = SpacedWord.in_sentences(["x"] * 113, quotes="“”")
+    assert [many[turn - 1] for turn in (3, 4, 12, 13, 21, 22, 23, 112, 113)] == [
+        f"the {turn} “x”" for turn in ("third", "fourth", "twelfth", "13th", "21st", "22nd", "23rd", "112th", "113th")
+    ]

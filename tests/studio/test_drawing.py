@@ -130,7 +130,7 @@ def test_a_picture_is_painted_by_mouse_and_by_keyboard(opened):
     page.mouse.down()
     cell(5, 3).hover()
     page.mouse.up()
-    expect(cell(5, 3)).to_have_attribute("aria-label", "mat looks at on: full")
+    expect(cell(5, 3)).to_have_attribute("aria-label", "“mat” looks at “on”: full")
     strokes = page.locator("[data-row]").evaluate_all(PAINTED)
     assert [5, 1] in strokes and [5, 3] in strokes and all(row == 5 for row, _ in strokes)
     page.get_by_test_id("draw-brush").get_by_label("half").check(force=True)
@@ -138,11 +138,11 @@ def test_a_picture_is_painted_by_mouse_and_by_keyboard(opened):
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Space")
     expect(cell(8, 1)).to_be_focused()
-    expect(cell(8, 1)).to_have_attribute("aria-label", "the, 2nd looks at cat: half")
+    expect(cell(8, 1)).to_have_attribute("aria-label", "The second “the” looks at “cat”: half")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")  # the same stroke again takes it away
-    expect(cell(8, 2)).to_have_attribute("aria-label", "the, 2nd looks at sat: empty")
+    expect(cell(8, 2)).to_have_attribute("aria-label", "The second “the” looks at “sat”: empty")
     for column in {column for _, column in strokes} - {1}:
         cell(5, column).focus()
         page.keyboard.press("Delete")
@@ -190,7 +190,9 @@ def test_a_finger_paints_on_a_phone_and_nothing_moves_where_motion_is_reduced(br
     assert_nothing_past_the_edge(page, "a drawn head")
     page.get_by_test_id("draw-clear").tap()
     page.locator("[data-row='2'][data-column='5']").tap()
-    expect(page.locator("[data-row='2'][data-column='5']")).to_have_attribute("aria-label", "sat looks at mat: full")
+    expect(page.locator("[data-row='2'][data-column='5']")).to_have_attribute(
+        "aria-label", "“sat” looks at “mat”: full"
+    )
     ready(page)
     moment = page.get_by_test_id("draw-moment")
     assert moment.input_value() == "20"

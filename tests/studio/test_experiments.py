@@ -434,7 +434,7 @@ def test_the_sentence_says_what_was_done_what_changed_and_what_random_heads_chan
     assert said.endswith("as much or more, up or down).")
     kl = effect_of(lm, mh.Average("L1"), mh.Copy("L0", source="L0H2"), metric="kl", controls=0)
     assert sentence(kl).startswith(
-        "With one mean map for the heads of L1 and with the weights of L0H2 in L0, what is predicted moves by "
+        "With one mean map for the heads of L1 and with the map of L0H2 for every head of L0, what is predicted moves "
     )
     assert sentence(kl).endswith("; nothing to compare it with (none, as asked).")
     skipped = effect_of(lm, mh.SkipOutputProjection(1), Ablate("L0H1", "first"), Ablate("L0H2", "mean"), controls=0)

@@ -87,8 +87,8 @@ class WordSwap(Shown):
 
     @cached_property
     def _names(self) -> list[str]:
-        """The words as sentences call them: two that are the same are told apart."""
-        return SpacedWord.told_apart(self.words)
+        """The words as sentences name them: two that are the same are told apart."""
+        return SpacedWord.in_sentences(self.words, quotes="“”")
 
     @property
     def links(self) -> tuple[int, int]:
@@ -106,10 +106,10 @@ class WordSwap(Shown):
     def linked(self) -> str:
         """What the first head does before the change, in a sentence."""
         rows, first = self.rows[0], self.links[0]
-        begin, asker = f"With “{self._names[self.place]}”, head {rows.head}", self._names[self.query]
+        begin, asker = f"With {self._names[self.place]}, head {rows.head}", self._names[self.query]
         if rows.before[first] < LINK:
-            return f"{begin} links “{asker}” to no word."
-        return f"{begin} links “{asker}” to “{self._names[first]}”: {percent(rows.before[first])}."
+            return f"{begin} links {asker} to no word."
+        return f"{begin} links {asker} to {self._names[first]}: {percent(rows.before[first])}."
 
     def said(self) -> str:
         """What the first head does, in one sentence: it lets go, holds on, turns to another word, or nothing changes.
@@ -121,18 +121,18 @@ class WordSwap(Shown):
         """
         rows, (first, other) = self.rows[0], self.links
         # A new word that stands elsewhere already would be taken for that one.
-        head, begin = rows.head, f"With “{self.new}”" + f" for “{self._names[self.place]}”" * (self.new in self.words)
+        head, begin = rows.head, f"With “{self.new}”" + f" for {self._names[self.place]}" * (self.new in self.words)
         if np.abs(rows.after - rows.before).max() < SAME:
             asker = self._names[self.query]
             if not self.looks_ahead and self.place > self.query:
-                return f"{begin}, nothing changes: “{asker}” stands before it, and this model does not look ahead."
+                return f"{begin}, nothing changes: {asker} stands before it, and this model does not look ahead."
             return f"{begin}, nothing changes in {head}."
         before, after = rows.before[first], rows.after[first]
         turned = rows.after[other] - rows.before[other]
         there, elsewhere = self._moved(rows, first), self._moved(rows, other)
         swings = turned >= TURNS and rows.after[other] > after
         if max(before, rows.after[other]) < LINK:
-            return f"{begin}, {head} links “{self._names[self.query]}” to no word, and did not before."
+            return f"{begin}, {head} links {self._names[self.query]} to no word, and did not before."
         if swings and before < LINK:
             return f"{begin}, {head} turns to {elsewhere}."
         if swings:
@@ -173,7 +173,7 @@ class WordSwap(Shown):
         return "  ".join(parts)
 
     def _moved(self, rows: HeadRows, word: int) -> str:
-        return f"“{self._names[word]}” ({_change(rows, word)})"
+        return f"{self._names[word]} ({_change(rows, word)})"
 
     def _most(self, values: Float64[ndarray, "n"], taken: Sequence[int]) -> int:
         """The word of the largest value, apart from some: special tokens, the word that asks, the one that changes."""

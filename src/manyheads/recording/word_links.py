@@ -37,6 +37,9 @@ from manyheads.texts import Merging, Tokens, Unit, Words, is_space, numbered, re
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
 
+ORDINALS = (
+    "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"
+)  # fmt: skip
 NUMBER = re.compile(r"(.+)#([1-9][0-9]{0,8})", re.DOTALL)
 LISTED = 6  # occurrences, or words of the text, that an error names
 SHOWN = 5  # heads that a printed result names
@@ -224,26 +227,34 @@ class SpacedWord(NamedTuple):
     aside: bool
 
     @staticmethod
-    def told_apart(texts: Sequence[str]) -> list[str]:
-        """Each text, with its turn where the same one is there several times.
+    def in_sentences(texts: Sequence[str], special: Sequence[bool] = (), quotes: str = '""') -> list[str]:
+        """Each text as a sentence names it: in quotes, and with its turn where the same one is there several times.
 
-        >>> SpacedWord.told_apart(["John", "and", "John", ",", ","])
-        ['John, 1st', 'and', 'John, 2nd', ', 1st', ', 2nd']
+        Those that are `special` stand without quotes. A sentence that begins with one needs a capital letter.
+
+        >>> SpacedWord.in_sentences(["[CLS]", "John", "and", "John"], [True, False, False, False])
+        ['[CLS]', 'the first "John"', '"and"', 'the second "John"']
         """
         total, count = Counter(texts), Counter[str]()
         names: list[str] = []
-        for text in texts:
+        for index, text in enumerate(texts):
             count[text] += 1
-            turn = count[text]
-            ending = "th" if 10 < turn % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(turn % 10, "th")
-            comma = "," * text[-1:].isalnum()  # ", 2nd" is the second comma
-            names.append(f"{text}{comma} {turn}{ending}" if total[text] > 1 else text)
+            name = text if index < len(special) and special[index] else f"{quotes[0]}{text}{quotes[1]}"
+            names.append(f"the {_ordinal(count[text])} {name}" if total[text] > 1 else name)
         return names
 
     @staticmethod
     def place(words: Words, name: str, text: int) -> int | str:
         """The place of the unit that a name asks for, as `place_of` gives it: or a message where there is none."""
         return place_of(words, name, text)
+
+
+def _ordinal(turn: int) -> str:
+    """A turn as a sentence has it: first, second, ..., 13th."""
+    if turn <= len(ORDINALS):
+        return ORDINALS[turn - 1]
+    ending = "th" if 10 < turn % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(turn % 10, "th")
+    return f"{turn}{ending}"
 
 
 def spaced_words(words: Words, text: int = 0, num_units: int | None = None) -> list[SpacedWord]:

@@ -1,8 +1,5 @@
 // Figures of scenes: numbers, shares and words of the text as sentences hold them.
-import { called, percent } from "../lib/draw/format";
-import type { Token } from "../lib/api/types";
-
-export { called, percent as share };
+export { called, percent as share, quoted, quotedAlone, upper } from "../lib/draw/format";
 
 const NUMBERS = [
   "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
@@ -18,15 +15,6 @@ export function decimal(value: number, digits = 2): string {
 /** A small number as a word, a larger one in digits: "sixteen", "57". */
 export function inWords(n: number): string {
   return NUMBERS[n] ?? String(n);
-}
-
-export function upper(words: string): string {
-  return words.replace(/^./, (letter) => letter.toUpperCase());
-}
-
-/** The same in a sentence: quoted, but for the tokenizer's own, such as [CLS]. */
-export function quoted(tokens: readonly Token[], place: number): string {
-  return tokens[place]?.special ? called(tokens, place) : `“${called(tokens, place)}”`;
 }
 
 export function dot(a: ArrayLike<number>, b: ArrayLike<number>): number {
@@ -45,9 +33,4 @@ export function peakOf(...arrays: ArrayLike<number>[]): number {
 export function cumulated(values: readonly number[]): number[] {
   let sum = 0;
   return [0, ...values.map((value) => (sum += value))];
-}
-
-/** A sentence of the library with the page's quotes. */
-export function curled(words: string): string {
-  return words.replace(/"([^"]*)"/g, "“$1”");
 }

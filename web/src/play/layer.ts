@@ -1,7 +1,7 @@
 // Scene 2: all heads of a layer at once. Each gets its query of the same word, looks, fetches; the outputs are laid end to end, go
 // through the output projection as one sheet a head, are summed and added to the stream. Its last still is the layer's diagram.
 import type { Envelope } from "../lib/api/envelope";
-import { cumulated, curled, decimal, inWords, peakOf, quoted, share, upper } from "./figures";
+import { cumulated, decimal, inWords, peakOf, quoted, quotedAlone, share, upper } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
 import { Places, type Chapter, type Scene, type Table, type Words } from "./scene";
 import { marginOf, type Rect, type Stage } from "./stage";
@@ -154,6 +154,11 @@ class Layer implements Scene {
     return quoted(this.place.queries, this.place.query);
   }
 
+  /** The same where room is short. */
+  get #alone(): string {
+    return quotedAlone(this.place.queries, this.place.query);
+  }
+
   /** How many sheets lie on the sum. */
   #landed(t: number): number {
     return Math.max(0, Math.min(this.#heads, Math.floor((t - MIXED) / this.#step + 0.15)));
@@ -169,7 +174,7 @@ class Layer implements Scene {
     const grouped = header.num_kv_heads < n ? `, ${header.num_kv_heads} × k and v: ${n / header.num_kv_heads} heads share them` : "";
     if (t < 1.7) {
       return {
-        headline: `${me} carries ${m ? `${m} numbers` : "its vector"} into the layer. ${upper(some)} ${n === 1 ? "head reads" : "heads read"} ${n === 1 ? "it" : "them"}.`,
+        headline: `${upper(me)} carries ${m ? `${m} numbers` : "its vector"} into the layer. ${upper(some)} ${n === 1 ? "head reads" : "heads read"} ${n === 1 ? "it" : "them"}.`,
         figures: `${n} ${n === 1 ? "query" : "queries"} of ${d} numbers: ${header.norm === "pre" ? "normed, " : ""}${m ?? "m"} × W_Q each${header.turned ? ", turned by position" : ""}${grouped}`,
       };
     }
@@ -182,13 +187,13 @@ class Layer implements Scene {
         figures: reading === null ? listed.map((h) => `H${h}: ${keys[this.#tops[h]!]!.called} ${share(shares[h]![this.#tops[h]!]!)}`).join("    ") : `a bar is a share of one look: ${keys[reading]!.name}`,
       };
     }
-    if (!out) return { headline: curled(header.said), figures: curled(header.figures) };
+    if (!out) return { headline: header.said, figures: header.figures };
     const f = out[0]!.length;
     if (t < 7) return { headline: `Each fetches its words’ values and melts them into ${f} numbers.`, figures: "a weighted mean, as in one head: softmax(q·k) × v" };
     if (t < 9) return { headline: `The ${some} answers are laid end to end: ${n} × ${f} = ${n * f} numbers.`, figures: "nothing is mixed yet: each strip still knows only its own head" };
     if (!adds || !before || t >= 16) {
       const then = header.norm === "post" && adds ? " · a layer norm follows" : "";
-      return { headline: curled(header.said), figures: curled(header.figures) + then };
+      return { headline: header.said, figures: header.figures + then };
     }
     if (t < 14) {
       const h = Math.min(n - 1, Math.max(0, this.#landed(t) - 1));
@@ -262,7 +267,7 @@ class Layer implements Scene {
     }
     // Where there is no room to tell it apart, its word alone.
     const room = layout.source.w + 26;
-    const me = [this.#me, this.#me.replace(/,? \d+[a-z]{2}(?=”?$)/, "")].find((form) => stage.measure(form, { weight: 620 }) <= room) ?? this.#me;
+    const me = [this.#me, this.#alone].find((form) => stage.measure(form, { weight: 620 }) <= room) ?? this.#alone;
     if (!tall) stage.text(stage.fitted(me, room, { weight: 620 }), layout.source.x, layout.source.y - 8, { weight: 620, colour: colours.accent });
     if (before) {
       const alpha = ease(t, 0, 0.4) * (tall ? 1 - ease(t, 1.2, 1.8) : 1);
@@ -287,11 +292,11 @@ class Layer implements Scene {
   }
 
   get #beforeForms(): string[] {
-    return [`+ ${this.#me} before`, "+ before"];
+    return [`+ ${this.#alone} before`, "+ before"];
   }
 
   get #afterForms(): string[] {
-    return [`= ${this.#me} after attention`, `= ${this.#me} after`, "= after"];
+    return [`= ${this.#alone} after attention`, `= ${this.#alone} after`, "= after"];
   }
 
   /** A title above a block, in the longest form that its column has room for. */

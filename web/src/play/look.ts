@@ -1,8 +1,7 @@
 // The data of one look, as the routes `said/...` give it: which keys are shown, and what each of them is to the query.
 import { float32, type Envelope } from "../lib/api/envelope";
 import type { Token } from "../lib/api/types";
-import { short } from "../lib/draw/format";
-import { called } from "./figures";
+import { called, quoted, short } from "../lib/draw/format";
 
 /** Where a look is: what the recording's description says of head, layer and text. */
 export interface Place {
@@ -62,9 +61,9 @@ export interface Key {
   token: number;
   /** As it stands in its text. */
   label: string;
-  /** Told apart from others that are the same: "John, 2nd"; a mark in quotes. */
+  /** As a list names it: "John, 2nd"; a mark in quotes. */
   called: string;
-  /** The same in a sentence, in quotes. */
+  /** As a sentence names it: "the second “John”". */
   name: string;
   /** A parking spot: grey, where other words are in ink. */
   parking: boolean;
@@ -77,9 +76,9 @@ export function keysOf(header: LookHeader, place: Place, masked: (column: number
   const keys = header.keys.map((token, column) => {
     const entry = place.keys[token];
     const words = token === OTHERS ? `${header.others} others` : short(header.tokens[column] ?? String(token), LONGEST);
-    const name = entry ? called(place.keys, token) : words;
-    const isMark = token >= 0 && !/[\p{L}\p{N}]/u.test(words);
-    return { token, label: words, called: isMark ? `“${name}”` : name, name: token >= 0 && !entry?.special ? `“${name}”` : name, parking: entry?.sink ?? false, masked: masked(column) };
+    const listed = entry ? called(place.keys, token) : words;
+    const isMark = token >= 0 && listed === words && !/[\p{L}\p{N}]/u.test(words);
+    return { token, label: words, called: isMark ? `“${words}”` : listed, name: entry ? quoted(place.keys, token) : token >= 0 ? `“${words}”` : words, parking: entry?.sink ?? false, masked: masked(column) };
   });
   return nobody ? [...keys, { token: NOBODY, label: "nobody", called: "nobody", name: "nobody", parking: true, masked: false }] : keys;
 }

@@ -3,7 +3,7 @@
 import { float32, type Envelope } from "../lib/api/envelope";
 import { label } from "../lib/draw/format";
 import type { Token } from "../lib/api/types";
-import { called, curled, peakOf, quoted, share } from "./figures";
+import { called, peakOf, quoted, share, upper } from "./figures";
 import type { Chapter, Scene, Table, Words } from "./scene";
 import { marginOf, type Rect, type Stage } from "./stage";
 import { arcOf, ease, mix } from "./time";
@@ -102,8 +102,8 @@ class Pass implements Scene {
   words(t: number): Words {
     const { layers, said } = this.header;
     const now = this.#at(t);
-    if (now < 0) return { headline: `${this.#me} begins as a word at its place, and knows no other.`, figures: `${layers.length} layers of ${this.#layers[0]!.length} heads will move it` };
-    if (now >= layers.length) return { headline: curled(said), figures: this.#ending() };
+    if (now < 0) return { headline: `${upper(this.#me)} begins as a word at its place, and knows no other.`, figures: `${layers.length} layers of ${this.#layers[0]!.length} heads will move it` };
+    if (now >= layers.length) return { headline: said, figures: this.#ending() };
     const layer = layers[now]!;
     const best = this.#best(now)[0]!;
     const looks = `${best.head} looks at ${quoted(this.tokens, best.key)} (${share(best.weight)})`;
@@ -120,7 +120,7 @@ class Pass implements Scene {
   /** What moved the token most, over all layers: the feed-forward, and the heads with where they look. */
   #ending(): string {
     const feed = this.header.layers.reduce((top, layer) => (layer.feed_forward > top.feed_forward ? layer : top));
-    const names = this.#most().map(({ head, share: part, key, weight }) => `${head} ${share(part)}${key === this.header.token ? "" : ` → ${called(this.tokens, key)} (${share(weight)})`}`);
+    const names = this.#most().map(({ head, share: part, key, weight }) => `${head} ${share(part)}${key === this.header.token ? "" : ` → ${quoted(this.tokens, key)} (${share(weight)})`}`);
     const parts = [`feed-forward L${feed.layer} ${share(feed.feed_forward)}`, names.length ? `heads ${names.join(", ")}` : ""];
     if ((this.#most()[0]?.share ?? 0) > feed.feed_forward) parts.reverse();
     return `moved it most: ${parts.filter(Boolean).join(" · ")}`;
@@ -176,7 +176,7 @@ class Pass implements Scene {
     stage.rect(rect, colours.paper2);
     stage.rect(rect, stage.signed(part.share, this.#peak), p);
     stage.frame(rect, glows && p > 0 ? colours.accent : colours.line2, glows && p > 0 ? (current ? 2.5 : 1.5) : 1, glows && !current ? mix(1, 0.6, p) : 1);
-    stage.spot(rect, `${part.head}: ${share(part.share)} of what ${this.#me} becomes (${part.share.toFixed(4)})\nlooks most at ${called(this.tokens, part.key)}: ${part.weight.toFixed(4)}`, this.open && (() => this.open!(part.head)));
+    stage.spot(rect, `${part.head}: ${share(part.share)} of what ${this.#me} becomes (${part.share.toFixed(4)})\nlooks most at ${quoted(this.tokens, part.key)}: ${part.weight.toFixed(4)}`, this.open && (() => this.open!(part.head)));
   }
 
   #feedForward(stage: Stage, rect: Rect, layer: LayerPart, p: number): void {
@@ -241,8 +241,33 @@ class Pass implements Scene {
       if (i % every === 0) stage.text(`L${layer.layer}`, at + cell / 2, top - 8 * scale, { size: 11, weight: current ? 700 : 400, align: "center", colour: current ? colours.accent : colours.ink3 });
     });
     this.#strip(stage, { x: left + column * layers.length, y: top, w: narrow, h: tallest }, layers.length, this.#progress(t, layers.length - 1));
+    this.#legend(stage, { x: left, y: top + tallest + tall * 1.6 + 24 * scale, w: width - left - right, h: height });
     this.#sentence(stage, t, { x: 32 * scale, y: 0, w: width - 64 * scale, h: top - 26 * scale });
     if (next.length) this.#next(stage, t, { x: width - right + 24 * scale, y: top, w: right - 56 * scale, h: Math.max(tallest, 150 * scale) });
+  }
+
+  /** What boxes and stripes are, where there is room for a line below them. */
+  #legend(stage: Stage, room: Rect): void {
+    const { scale, colours } = stage;
+    const [me, peak] = [this.#me, this.#peak];
+    const entries = [
+      { words: `a box moves ${me} towards what it becomes`, sign: 0.6 },
+      { words: "away from it", sign: -0.6 },
+      { words: "framed: the heads that move it most", sign: 0 },
+      ...(this.states.length ? [{ words: `striped: its ${this.states[0]!.length} numbers between two layers`, sign: null }] : []),
+    ];
+    const style = { size: 11, colour: colours.ink3 };
+    const widths = entries.map(({ words }) => stage.measure(words, style) + 40 * scale);
+    if (room.y > room.h - 4 * scale || widths.reduce((sum, width) => sum + width, 0) > room.w) return;
+    let x = room.x;
+    entries.forEach(({ words, sign }, i) => {
+      const box = { x, y: room.y - 10 * scale, w: 11 * scale, h: 11 * scale };
+      if (sign === null) stage.picture(stage.strip(this.states[0]!, this.#streamPeak, false, Math.ceil(this.states[0]!.length / 12)), box, 1);
+      else stage.rect(box, sign ? stage.signed(sign * peak, peak) : colours.paper2);
+      stage.frame(box, sign === 0 ? colours.accent : colours.line2, sign === 0 ? 1.5 : 1);
+      stage.text(words, x + 17 * scale, room.y, style);
+      x += widths[i]!;
+    });
   }
 
   /** The words, and links from the token to where the heads that move it most look. */

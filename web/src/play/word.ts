@@ -1,7 +1,7 @@
 // Scene 1: one word asks. Its query travels along the keys, scores become shares, value strips are cut to their share, packed side by
 // side and melted into their weighted mean; the output projection carries that into the stream, where it is added.
 import type { Envelope } from "../lib/api/envelope";
-import { cumulated, curled, decimal, dot, inWords, peakOf, quoted, share } from "./figures";
+import { cumulated, decimal, dot, inWords, peakOf, quoted, quotedAlone, share, upper } from "./figures";
 import { keysOf, LEAST_MISSING, NOBODY, OTHERS, partsOf, rowsOf, vectorOf, type Key, type LookHeader, type Place } from "./look";
 import { Places, type Chapter, type Scene, type Table, type Words } from "./scene";
 import { marginOf, type Point, type Rect, type Stage } from "./stage";
@@ -155,7 +155,7 @@ class Word implements Scene {
 
   /** The same above a block, where room is short. */
   get #short(): string {
-    const words = this.#me;
+    const words = quotedAlone(this.place.queries, this.place.query);
     return words.length > 12 ? `${words.slice(0, 10)}…${words.startsWith("“") ? "”" : ""}` : words;
   }
 
@@ -195,7 +195,7 @@ class Word implements Scene {
       const carries = before ? ` (${before.length} numbers)` : "";
       const normed = header.norm === "pre" ? ", normed," : "";
       return {
-        headline: `${me} asks a question: ${d} numbers, its query.`,
+        headline: `${upper(me)} asks a question: ${d} numbers, its query.`,
         figures: `q = what ${me} carries into ${place.layer}${carries}${normed} × W_Q of ${head}${header.turned ? ", turned by position" : ""}`,
       };
     }
@@ -222,7 +222,7 @@ class Word implements Scene {
         figures: `number ${place + 1}: ${decimal(shares[best]!, 3)} × ${decimal(v[best]![place]!, 3)} from ${keys[best]!.called} + ${decimal(out[place]! - own, 3)} from the others = ${decimal(out[place]!, 3)}`,
       };
     }
-    if (!adds || !before || t >= 17) return { headline: curled(header.said), figures: curled(header.figures) };
+    if (!adds || !before || t >= 17) return { headline: header.said, figures: header.figures };
     if (t < 15) return { headline: `Wᴼ carries the ${out.length} numbers into all ${adds.length} places of the stream.`, figures: `${head}’s rows of Wᴼ: ${out.length} × ${adds.length}` };
     const then = [place.numHeads > 1 ? `${inWords(place.numHeads - 1)} other ${place.numHeads === 2 ? "head" : "heads"}` : "", header.norm === "post" ? "a layer norm" : ""].filter(Boolean).join(", and ");
     return {

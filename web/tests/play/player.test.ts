@@ -1,6 +1,6 @@
 // Scenes as functions of time: chapters, stills, and what lies between two values.
 import { describe, expect, it } from "vitest";
-import { called, cumulated, curled, decimal, inWords, peakOf, quoted, share } from "../../src/play/figures";
+import { called, cumulated, decimal, inWords, peakOf, quoted, share } from "../../src/play/figures";
 import { keysOf, OTHERS, NOBODY, type LookHeader, type Place } from "../../src/play/look";
 import { chapterAt, stillFrom, stills, type Scene } from "../../src/play/scene";
 import { ribbonPath, type Rect, type Stage } from "../../src/play/stage";
@@ -65,7 +65,7 @@ describe("figures", () => {
   it("have a true minus sign, and no negative zero", () => {
     expect([decimal(-1.236), decimal(-0.004), decimal(3, 0)]).toEqual(["−1.24", "0.00", "3"]);
     expect([0.677, 0.0049, 0, -0.03].map((value) => share(value))).toEqual(["68 %", "< 1 %", "0 %", "−3 %"]);
-    expect([inWords(12), inWords(57), curled('"it" asked')]).toEqual(["twelve", "57", "“it” asked"]);
+    expect([inWords(12), inWords(57)]).toEqual(["twelve", "57"]);
   });
 
   it("add up, and a peak is stretched by no outlier", () => {
@@ -79,8 +79,8 @@ describe("words that are the same", () => {
 
   it("are told apart by their turn, a mark too, and stay in quotes unless they are the tokenizer's own", () => {
     const tokens = [token("[CLS]", true), token("John"), token(","), token("John"), token(","), token("Mary")];
-    expect(tokens.map((_, place) => called(tokens, place))).toEqual(["[CLS]", "John, 1st", ", 1st", "John, 2nd", ", 2nd", "Mary"]);
-    expect([quoted(tokens, 0), quoted(tokens, 3), quoted(tokens, 5)]).toEqual(["[CLS]", "“John, 2nd”", "“Mary”"]);
+    expect(tokens.map((_, place) => called(tokens, place))).toEqual(["[CLS]", "John, 1st", "“,” 1st", "John, 2nd", "“,” 2nd", "Mary"]);
+    expect([quoted(tokens, 0), quoted(tokens, 3), quoted(tokens, 5)]).toEqual(["[CLS]", "the second “John”", "“Mary”"]);
     expect(quoted([], 0)).toBe("“”");
   });
 });
@@ -93,7 +93,7 @@ describe("a forward pass", () => {
   const envelope = {
     header: {
       token: 2, heads: ["L0H0", "L0H1", "L1H0", "L1H1", "L2H0", "L2H1", "L3H0", "L3H1"], layers: [layer(0, 0.003, -0.004), layer(1, 0.002, 0.31), layer(2, 0.4, 0.2), layer(3, 0.006, 0.1)],
-      next: [], said: '"to, 2nd" ends', arrays: [],
+      next: [], said: "The second “to” ends", arrays: [],
     },
     arrays: {
       share: numbers([0.001, 0.002, -0.001, 0.003, 0.1, 0.3, 0.003, 0.003]), weight: numbers([0.2, 0.27, 0.4, 0.5, 0.6, 0.81, 0.3, 0.7]),
@@ -105,24 +105,24 @@ describe("a forward pass", () => {
 
   it("says plainly that a layer hardly moves the word, and never 0 % beside less than 1 %", () => {
     expect(said(0)).toEqual({
-      headline: "Layer 0 hardly moves “to, 2nd”; L0H1 looks at “to, 1st” (27 %).",
-      figures: "its heads and its feed-forward: each less than 1 % of what “to, 2nd” becomes",
+      headline: "Layer 0 hardly moves the second “to”; L0H1 looks at the first “to” (27 %).",
+      figures: "its heads and its feed-forward: each less than 1 % of what the second “to” becomes",
     });
-    expect(said(1).headline).toBe("Layer 1: its feed-forward moves “to, 2nd”; its heads hardly do.");
+    expect(said(1).headline).toBe("Layer 1: its feed-forward moves the second “to”; its heads hardly do.");
     expect(said(1).figures).toContain("its heads < 1 % (L1H1 < 1 %) · its feed-forward 31 % · L1H1 looks at “Mary” (50 %)");
-    expect(said(3).headline).toBe("Layer 3: no head alone moves “to, 2nd” much; L3H1 looks at “to, 1st” (70 %).");
+    expect(said(3).headline).toBe("Layer 3: no head alone moves the second “to” much; L3H1 looks at the first “to” (70 %).");
     expect(scene.words(scene.end)).toEqual({
-      headline: "“to, 2nd” ends",
-      figures: "moved it most: feed-forward L1 31 % · heads L2H1 30 % → Mary (81 %), L2H0 10 % → Mary (60 %)",
+      headline: "The second “to” ends",
+      figures: "moved it most: feed-forward L1 31 % · heads L2H1 30 % → “Mary” (81 %), L2H0 10 % → “Mary” (60 %)",
     });
-    expect(said(2).headline).toBe("Layer 2: L2H1 moves “to, 2nd” most, and looks at “Mary” (81 %).");
+    expect(said(2).headline).toBe("Layer 2: L2H1 moves the second “to” most, and looks at “Mary” (81 %).");
   });
 
   it("ends on a head that reads a word too, where those that moved it most all park", () => {
     const parking = tokens.map((token, i) => ({ ...token, sink: i === 1 }));
     const shares = numbers([0.02, 0.002, -0.001, 0.003, 0.1, 0.3, 0.05, 0.003]);
     const some = { ...envelope, arrays: { ...envelope.arrays, share: shares } } as Envelope;
-    expect(pass(some, parking).words(scene.end).figures).toContain("heads L2H1 30 % → Mary (81 %), L2H0 10 % → Mary (60 %), L3H0 5 % → Mary (30 %), L0H0 2 % → to, 1st (20 %)");
+    expect(pass(some, parking).words(scene.end).figures).toContain("heads L2H1 30 % → “Mary” (81 %), L2H0 10 % → “Mary” (60 %), L3H0 5 % → “Mary” (30 %), L0H0 2 % → the first “to” (20 %)");
   });
 });
 

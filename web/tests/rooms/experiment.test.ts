@@ -36,7 +36,7 @@ describe("steps", () => {
     for (const { operation, words } of OPERATIONS) {
       const steps = stepsFor(operation, "L3H7", options);
       expect(steps.length).toBeGreaterThan(0);
-      expect(planInWords(steps)).toMatch(/L3H7|L0/);
+      expect(planInWords(steps)).toMatch(/L3H7|layer 0/);
       expect(words.endsWith(".")).toBe(true);
     }
     expect(stepsFor("skip_output_projection", "L0H1, L2", options)).toEqual([
@@ -47,7 +47,7 @@ describe("steps", () => {
   });
   it("an address that says nothing of a share means all of it", () => {
     expect(stepsIn([{ step: "copy", heads: "L1", source: "L1H0" }])).toEqual([copy("L1", "L1H0")]);
-    expect(planInWords([copy("L1", "L1H0", 0.3)])).toBe("L1 use 30 % of the weights of L1H0");
+    expect(planInWords([copy("L1", "L1H0", 0.3)])).toBe("every head of layer 1 goes 30 % of the way to the map of L1H0");
   });
   it("a text to resample from is told only where there is one", () => {
     expect(stepsFor("resample", "L0", options)[0]).toHaveProperty("text", null);
@@ -55,7 +55,7 @@ describe("steps", () => {
   });
   it("a streaming head sees so many first and last tokens, the server's numbers where none are given", () => {
     expect(stepsFor("streaming", "L0", options)[0]).toMatchObject({ kind: "streaming", sink: 1, recent: 4 });
-    expect(planInWords(stepsFor("streaming", "L0", { ...options, sink: null, recent: null }))).toBe("L0 on a cache of the first 128 and last 256 tokens");
+    expect(planInWords(stepsFor("streaming", "L0", { ...options, sink: null, recent: null }))).toBe("every head of layer 0 on a cache of the first 128 and last 256 tokens");
     expect(stepsFor("zero", "L0", options)[0]).toMatchObject({ sink: null, recent: null });
   });
   it("layers of ticked heads", () => {
@@ -142,7 +142,7 @@ describe("entries", () => {
   it("a key is what is asked, a name what it does", () => {
     const plan: Step[] = [{ step: "scale", heads: "L0", factor: 2 }];
     expect(keyOf({ model: "m", text: "t", plan })).toBe('["m","t",[{"step":"scale","heads":"L0","factor":2}],"auto",10,0]');
-    expect(usualName({ model: "m", text: "t", plan })).toBe("multiply L0 by 2");
+    expect(usualName({ model: "m", text: "t", plan })).toBe("multiply every head of layer 0 by 2");
   });
 });
 
@@ -246,7 +246,7 @@ describe("scenes", () => {
   const shapes = [{ stack: "", layer: 0, num_heads: 12 }, { stack: "", layer: 1, num_heads: 12 }];
   it("each is a plan of its own", () => {
     expect(SCENES.map(({ name }) => planInWords(scenePlan(name, shapes)))).toEqual([
-      "L* use the weights of L*H0", "no output projection in L*", "set L*H1-11 to zero", "set L*H6-11 to zero", "no positions",
+      "every head uses the map of its layer’s first head", "no output projection in any layer", "set heads 1 to 11 of every layer to zero", "set heads 6 to 11 of every layer to zero", "no positions",
     ]);
     expect(SCENES.map(({ name }) => sceneOf(scenePlan(name, shapes), shapes)?.name)).toEqual(SCENES.map(({ name }) => name));
     expect([sceneOf([], shapes), sceneOf([ablate("L0H1", "zero")], shapes)]).toEqual([null, null]);
@@ -287,7 +287,7 @@ describe("scenes", () => {
 describe("a first run", () => {
   const tokens = ["When", "Mary", "went", "to", "Mary"].map((label) => ({ label }));
   it("is offered for the head that links two words most, with what it does", () => {
-    expect(beginning({ head: "L4H3", query: 3, key: 4, weight: 0.812 }, tokens, ["L0H0", "L4H3"])).toEqual({ head: "L4H3", words: "L4H3 links “to” to “Mary, 2nd” (81 %)." });
+    expect(beginning({ head: "L4H3", query: 3, key: 4, weight: 0.812 }, tokens, ["L0H0", "L4H3"])).toEqual({ head: "L4H3", words: "L4H3 links “to” to the second “Mary” (81 %)." });
   });
   it("is offered for no head that the model does not have, and for no link of another text", () => {
     expect(beginning({ head: "L4H3", query: 3, key: 4, weight: 0.8 }, tokens, ["L0H0"])).toBeNull();

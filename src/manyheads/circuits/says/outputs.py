@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -438,10 +438,7 @@ class OutputRow:
         )
         pieces = readable(tokens)
         texts = [unit.text if unit.special or unit.word >= 0 else pieces[unit.tokens[0]] for unit in units]
-        names = [
-            name if unit.special else f'"{name}"'
-            for name, unit in zip(SpacedWord.told_apart(texts), units, strict=True)
-        ]
+        names = SpacedWord.in_sentences(texts, [unit.special for unit in units])
         return names, [unit.tokens for unit in units], [bool(sink[list(unit.tokens)].all()) for unit in units]
 
     def _word(self) -> str:
@@ -449,7 +446,7 @@ class OutputRow:
         if not self.layer.crosses and self.key_tokens is not None:
             return self.name_of(self.query)
         tokens = self.layer.tokens.text(self.text)
-        return f'"{SpacedWord.told_apart(readable(tokens))[self.query]}"' if tokens.pieces else f"place {self.query}"
+        return SpacedWord.in_sentences(readable(tokens))[self.query] if tokens.pieces else f"place {self.query}"
 
     def name_of(self, key: int) -> str:
         """The word of a key, as it is called in a sentence."""
@@ -655,7 +652,7 @@ def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool
     - `silent`: whether the output is next to nothing.
     """
     if not voices:
-        return SENTENCES["blind"].format(me=me), ""
+        return _sentence("blind", {"me": me}), ""
     by_look = sorted(voices, key=lambda voice: -voice.look)
     unheard = any(math.isnan(voice.heard) for voice in voices)
     loudest = by_look[0] if unheard else max(voices, key=lambda voice: voice.heard)
@@ -684,7 +681,7 @@ def head_sentence(me: str, voices: Sequence[Voice], missing: float, silent: bool
     if not unheard:
         words |= {"heard": percent((loudest if kind == "another" else top).heard)}
     words["says"] = "say" if len(spots) > 1 else "says"
-    sentence = SENTENCES[kind].format(**words)
+    sentence = _sentence(kind, words)
     spot = next((voice for voice in by_look if voice.parks and voice.look >= NOTED), None)
     if kind in ("parked", "everyone", "nobody") and not unheard:
         figures = FIGURES["loudest"].format(loudest=loudest.name, heard=percent(loudest.heard))
@@ -721,22 +718,28 @@ def layer_sentence(
         if answer is None or not firm:
             return "", ""
         link = {"head": f"H{heads[finder].index}", "top": answer.name, "look": percent(look)}
-        return SENTENCES["layer, unheard"].format(**words, **link), ""
+        return _sentence("layer, unheard", words | link), ""
     order = sorted(range(len(heads)), key=lambda head: -float(wrote[head]))
     if answer is not None and firm:
         words |= {"top": answer.name, "wrote": percent(float(wrote[finder]))}
-        sentence = SENTENCES["layer"].format(**words)
+        sentence = _sentence("layer", words)
     else:
         words |= {"head": f"H{heads[order[0]].index}", "wrote": percent(float(wrote[order[0]]))}
-        sentence = SENTENCES["layer, parked"].format(**words)
+        sentence = _sentence("layer, parked", words)
     listed = ", ".join(f"H{heads[head].index} {percent(float(wrote[head]))}" for head in order[:3])
     how = "alone" if float(wrote[order[0]]) < PARKED else "most"
     return sentence, FIGURES[how].format(heads=listed)
 
 
 def _is_mark(name: str) -> bool:
-    """Whether a word as sentences call it is a mark, such as '","', or the second of them: '", 2nd"'."""
-    return not any(char.isalnum() for char in name.partition(" ")[0])
+    """Whether a word as sentences name it is a mark, such as '","', or one of several: 'the second ","'."""
+    return not any(char.isalnum() for char in name.partition('"')[2] or name)
+
+
+def _sentence(kind: str, words: Mapping[str, object]) -> str:
+    """A closing sentence with its words: 'The second "to" asked', where it begins with such a name."""
+    sentence = SENTENCES[kind].format_map(words)
+    return sentence[:1].upper() + sentence[1:]
 
 
 def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, following: tuple[str, float] | None) -> str:
@@ -749,10 +752,10 @@ def pass_sentence(me: str, layer: int, moved: float, head: str, top: str, follow
     """
     words = {"me": me, "layer": layer, "share": percent(moved), "head": head, "top": top}
     if following is None:
-        return SENTENCES["pass"].format(**words)
+        return _sentence("pass", words)
     written, probability = following
     words |= {"next": f'"{written.strip() or written}"', "chance": percent(probability)}
-    return SENTENCES["pass, next"].format(**words)
+    return _sentence("pass, next", words)
 
 
 def page_table() -> str:

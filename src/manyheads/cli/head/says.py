@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_VOICES = 8
 BAR = 20  # columns of all of a look, or of an output
-NAME_WIDTH = 14
+NAME_WIDTH = 16
 
 
 def saying_lines(output: circuits.HeadOutput, role: HeadRole | None, console: Console) -> list[list[Text]]:
@@ -34,11 +34,11 @@ def saying_lines(output: circuits.HeadOutput, role: HeadRole | None, console: Co
     shown = voices[:MOST_VOICES]
     if heard_more and abs(heard_more[0].heard) > min((abs(voice.heard) for voice in shown), default=0.0):
         shown = [*shown[:-1], heard_more[0]]
-    wide = max([len("nobody"), *(Text(shortened(voice.name, NAME_WIDTH)).cell_len for voice in shown)])
-    rows = [Text.assemble(" " * (wide + 2), (f"{'looks':<{BAR + 10}}", "bold"), ("is heard", "bold"))]
-    figures = [(voice.name, voice.look, voice.heard) for voice in shown]
+    figures = [(voice.name.removeprefix("the "), voice.look, voice.heard) for voice in shown]
     if output.missing:
         figures.append(("nobody", output.missing, math.nan))
+    wide = max([len("nobody"), *(Text(shortened(name, NAME_WIDTH)).cell_len for name, *_ in figures)])
+    rows = [Text.assemble(" " * (wide + 2), (f"{'looks':<{BAR + 10}}", "bold"), ("is heard", "bold"))]
     for name, look, heard in figures:
         row = Text.assemble("  ", shortened(clean(name), NAME_WIDTH))
         row.append(" " * (wide + 2 - row.cell_len))

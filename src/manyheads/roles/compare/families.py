@@ -19,7 +19,7 @@ Torgerson 1952 (classical scaling).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -32,9 +32,9 @@ from numpy import ndarray
 from manyheads.base import Json, brief, plain, plural, whole
 from manyheads.errors import HeadError, StatisticError
 from manyheads.heads import Head, HeadLike
-from manyheads.inputs import InputsLike, Reading, forward, read
+from manyheads.inputs import Batch, InputsLike, Reading, forward, read
 from manyheads.machine import require_all_heads
-from manyheads.models import LoadedModel
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.recording import PerHeadResult
 from manyheads.results import Shown
@@ -235,17 +235,24 @@ def head_families(
 
 
 def head_diversity(
-    lm: LoadedModel, given: InputsLike, *, rows: int | None = None, stack: str | None = None
+    lm: LoadedModel,
+    given: InputsLike,
+    *,
+    rows: int | None = None,
+    stack: str | None = None,
+    run: Callable[[LoadedModel, Batch, Callable[[AttentionCall], None]], object] = forward,
 ) -> Diversity:
     """How different the heads of each layer look on some texts, and their mean over layers.
 
     The numbers are those of `head_families(...).diversity`, without comparing heads of different layers, which is most
     of its cost. Inside `applied` as there: heads whose weights a plan averages or copies are compared as it has them.
+    `run` sends each batch through the model, for a caller who wants more of the same pass than its rows.
     Errors: as `head_families`; StatisticError where every layer has one head.
     """
     reading = read(lm, given, pairs=False, only_texts=True)
     require_all_heads(lm.model, lm.name, "head_diversity")
-    return _Gathering(across_layers=False).read(lm, reading, rows, _one_stack(lm, stack), None).diversity(lm.name)
+    gathering = _Gathering(across_layers=False).read(lm, reading, rows, _one_stack(lm, stack), None, run)
+    return gathering.diversity(lm.name)
 
 
 def _one_stack(lm: LoadedModel, stack: str | None) -> str:
@@ -313,14 +320,20 @@ class _Gathering:
     notes: list[str] = field(default_factory=list[str])
 
     def read(
-        self, lm: LoadedModel, reading: Reading, rows: int | None, stack: str, progress: Progress | None
+        self,
+        lm: LoadedModel,
+        reading: Reading,
+        rows: int | None,
+        stack: str,
+        progress: Progress | None,
+        run: Callable[[LoadedModel, Batch, Callable[[AttentionCall], None]], object] = forward,
     ) -> _Gathering:
         """Send the texts through the model, and gather. Errors: StatisticError for what is no number of rows."""
         count, rows_because = rows_of_texts(reading, rows)
 
         for batch in reading.batches(progress=progress):
             keeper = RowKeeper(batch, count, stack, sharing_around(lm.model))
-            forward(lm, batch, keeper.observe)
+            run(lm, batch, keeper.observe)
             self.add(keeper, batch.seeds or batch.tokens.seeds)
         shared = f"weights as the plan around it shares them in {', '.join(self.shared)}" if self.shared else ""
         gone = f"left out, attending in stretches of their own: {', '.join(self.left_out)}" if self.left_out else ""

@@ -5,15 +5,17 @@ Each step gives the maps of one layer, and what a reader sees of the change: the
 embeds, the likeliest next tokens of a language model. The page draws between the steps; its figures are those of the
 nearest one.
 
-Cost: eleven times the pass that records the text, one that compares its heads, and one to read the outcome (with the
-example sentences, of a model that embeds). `progress` is called at every layer, and may raise to stop.
+Cost: eleven passes over a text of a language model; of a model that embeds, eleven more and those of the example
+sentences. Texts of several windows, and encoder-decoders, are read once more to compare the heads, and once more for
+the outcome. `progress` is called at every layer, and may raise to stop.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +26,11 @@ from manyheads.base import percent
 from manyheads.corpora import EXAMPLE_SENTENCES
 from manyheads.edits import applied, choose_metric
 from manyheads.errors import HeadError, PlanError, StatisticError
-from manyheads.inputs import read, record
+from manyheads.inputs import Batch, Reading, Recorder, forward, read, record
 from manyheads.measurement import spelled
-from manyheads.models import LoadedModel
+from manyheads.models import AttentionCall, LoadedModel
 from manyheads.plan import Copy, Plan
-from manyheads.recording import small_maps
+from manyheads.recording import Recording, small_maps
 from manyheads.roles.compare import head_diversity, mixed, sharing_around
 from manyheads.spec import Site
 from manyheads.studio.jobs import ReportProgress
@@ -41,6 +43,7 @@ from manyheads.studio.views.experiments import (
     embeddings,
     first_text,
     token_values,
+    values_of,
 )
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks
@@ -64,7 +67,9 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
     heads, sources = ", ".join(map(str, sites)), ", ".join(str(site.heads[0]) for site in sites)
     metric = choose_metric(lm, "auto")[0].name
     embeds = metric == "cosine"
-    passes = STEPS * (3 + embeds * len(read(lm, EXAMPLE_SENTENCES).groups()))
+    reading = read(lm, ask.text)
+    once = len(reading.pieces) == 1 and not lm.writes_apart
+    passes = STEPS * ((1 if once else 2) + (1 + len(read(lm, EXAMPLE_SENTENCES).groups()) if embeds else not once))
     counter = PassCounter(progress, passes)
     first = first_text(lm, ask.text)
     guesses = metric == "loss" and first.targets is None
@@ -83,18 +88,20 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
             counter.passes(lm.model, f"{percent(share)} of the way"),
             applied(lm, plan) if step else nullcontext(),
         ):
-            recorded = record(lm, ask.text).stacks[layer.stack][layer.layer]
+            recording, diversity, outputs = _read(lm, ask.text, reading, layer.stack, metric == "loss", once)
+            recorded = recording.stacks[layer.stack][layer.layer]
             pooled, rows_read, num_rows = small_maps(recorded, SIDE, 0, ROWS_A_BLOCK)
             exact &= num_rows <= SIDE and recorded.num_keys(0) <= SIDE and rows_read == num_rows
             sharing = sharing_around(lm.model)(layer)
             maps.append(torch.stack([mixed(pooled, sharing.get(head, {head: 1.0})) for head in range(len(pooled))]))
-            diversities.append(_diversity(lm, ask.text, layer.stack, recorded.num_queries(0)))
+            diversities.append(diversity)
             if embeds:
                 texts.append(embeddings(lm, ask.text).mean(0))
                 values.append(F.cosine_similarity(embeddings(lm, EXAMPLE_SENTENCES), texts[-1][None], dim=-1))
                 losses.append(None)
             else:
-                loss, likely = token_values(lm, first, metric == "loss")
+                writes = metric == "loss"
+                loss, likely = values_of(outputs, first, writes) if once else token_values(lm, first, writes)
                 losses.append(float(loss.mean()) if metric == "loss" else None)
                 values.append(likely if guesses else likely[:0])
     if guesses:
@@ -142,12 +149,28 @@ def _layer(sites: Sequence[Site], name: str | None) -> Site:
     raise HeadError(f"there is no layer {name} with two heads or more: name one of {', '.join(map(str, sites))}.")
 
 
-def _diversity(lm: LoadedModel, text: str, stack: str, num_rows: int) -> float | None:
-    """How different the heads of a stack's layers look now; None where no row sees two tokens."""
-    try:
-        return head_diversity(lm, text, rows=None if num_rows <= LONG_TEXT else ROWS_OF_LONG, stack=stack).value
-    except StatisticError:
-        return None
+def _read(
+    lm: LoadedModel, text: str, reading: Reading, stack: str, writes: bool, once: bool
+) -> tuple[Recording, float | None, Any]:
+    """A text's recording; how different the heads of a stack's layers look now, None where no row sees two tokens; and
+    where both come from one pass (`once`), what the model returned."""
+    recorder, passes = Recorder(), []
+
+    def run(lm: LoadedModel, batch: Batch, *observers: Callable[[AttentionCall], None]) -> None:
+        passes.append(forward(lm, batch, *observers, recorder.watch(batch), head=writes))
+
+    longest = max(len(piece.ids) for piece in reading.pieces)
+    rows = None if longest <= LONG_TEXT else ROWS_OF_LONG
+    with recorder.room_for(reading):
+        try:
+            diversity = head_diversity(lm, text, rows=rows, stack=stack, run=run if once else forward).value
+        except StatisticError:
+            diversity = None
+        if not once:
+            return record(lm, text), diversity, None
+        if not passes:
+            run(lm, reading.batch([0]))
+        return recorder.recording(reading, [passes[0].tap]), diversity, passes[0].outputs
 
 
 def _words(

@@ -14,7 +14,18 @@ from manyheads.base import percent
 from manyheads.interventions import Effect, verdict
 from manyheads.interventions.effects import FEWEST_CONTROLS, ROUNDING
 from manyheads.own_functions import name_of
-from manyheads.plan import Ablate, Average, Copy, Edit, Plan, Scale, SkipOutputProjection, SkipPositions, Step
+from manyheads.plan import (
+    Ablate,
+    Average,
+    Copy,
+    Edit,
+    Plan,
+    Scale,
+    SkipOutputProjection,
+    SkipPositions,
+    Step,
+    copied_words,
+)
 from manyheads.spec import ModelSpec
 from manyheads.studio.schema.experiments import Guess, Neighbour
 
@@ -179,8 +190,9 @@ def step_words(step: Step) -> str:
         case Average():
             return f"with one mean map for the heads of {step.heads}"
         case Copy():
-            part = "" if step.share == 1 else f"{percent(step.share)} of "
-            return f"with {part}the weights of {step.source} in {step.heads}"
+            source, heads = copied_words(step)
+            part = "" if step.share == 1 else f"{percent(step.share)} of the way to "
+            return f"with {part}the map of {source} for {heads}"
         case SkipOutputProjection():
             return f"without the output projection of {step.layer}"
         case SkipPositions():

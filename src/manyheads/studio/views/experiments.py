@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -316,7 +317,11 @@ def embeddings(lm: LoadedModel, texts: str | Sequence[str]) -> Float64[Tensor, "
 
 def token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     """Losses [n] and the last token's prediction [v] of a language model; else the last states [n, m] and nothing."""
-    outputs = forward(lm, batch, guard=False, head=writes).outputs
+    return values_of(forward(lm, batch, guard=False, head=writes).outputs, batch, writes)
+
+
+def values_of(outputs: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
+    """The same of what a pass returned."""
     if writes:
         losses = METRICS["loss"].read(outputs, batch)[0]
         return losses.double().cpu(), exact(outputs.logits[0, -1]).softmax(-1).cpu()

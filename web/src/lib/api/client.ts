@@ -1,5 +1,6 @@
 // Every route of the server as a typed function. A recording that the server no longer holds is recorded again once,
 // through `onLost`; a job is followed until it ends.
+import { spoken } from "../draw/spoken";
 import type { Envelope } from "./envelope";
 import type { SavedScene } from "./saved-lessons";
 import { StudioError, type Answer, type Source } from "./source";
@@ -23,6 +24,12 @@ function query(values: Query): string {
   return parts.length ? `?${parts.map(([name, value]) => `${e(name)}=${e(String(value))}`).join("&")}` : "";
 }
 
+/** An answer's arrays, with the sentences of its header as the page sets them. */
+function spokenEnvelope(answer: Answer): Envelope {
+  const envelope = answer.envelope();
+  return { ...envelope, header: spoken(envelope.header) };
+}
+
 function refused(words: string): StudioError {
   return new StudioError(400, { kind: "FileError", words });
 }
@@ -30,6 +37,8 @@ function refused(words: string): StudioError {
 export class Client {
   /** Records anew what the server no longer holds; true if that worked and the request can be repeated. */
   onLost: (recording: string) => Promise<boolean> = async () => false;
+  /** Jobs that are waited for. */
+  readonly #running = new Set<string>();
 
   constructor(readonly source: Source) {}
 
@@ -45,16 +54,16 @@ export class Client {
   /** Adds a recording's file to the workspace. Throws a StudioError whose words say why it is refused. */
   async takeIn(file: File): Promise<FileEntry> {
     if (!file.name.endsWith(".heads")) throw refused(`${file.name} is no recording: drop a file that ends in .heads, as rec.save("text.heads") writes it.`);
-    if (!this.source.upload) throw refused(`A notebook's page takes no files: mh.show(mh.open_recording("${file.name}")).`);
+    if (!this.source.upload) throw refused(`A notebook’s page takes no files: mh.show(mh.open_recording("${file.name}")).`);
     return (await this.source.upload(`/api/uploads${query({ file_name: file.name })}`, file)).orThrow().json<FileEntry>();
   }
 
   recording(id: string, text = 0, signal?: AbortSignal): Promise<RecordingInfo> {
-    return this.#recording(id, query({ text: text || undefined }), signal).then((answer) => answer.json());
+    return this.#recording(id, query({ text: text || undefined }), signal).then((answer) => spoken(answer.json()));
   }
 
   atlas(id: string, text = 0, signal?: AbortSignal): Promise<Atlas> {
-    return this.#recording(id, `/atlas${query({ text })}`, signal).then((answer) => answer.json());
+    return this.#recording(id, `/atlas${query({ text })}`, signal).then((answer) => spoken(answer.json()));
   }
 
   startRoles(id: string): Promise<Job> {
@@ -62,7 +71,7 @@ export class Client {
   }
 
   thumbnails(id: string, options: { text?: number; size?: number; how?: How } = {}, signal?: AbortSignal): Promise<Envelope> {
-    return this.#recording(id, `/thumbnails${query({ ...options })}`, signal).then((answer) => answer.envelope());
+    return this.#recording(id, `/thumbnails${query({ ...options })}`, signal).then(spokenEnvelope);
   }
 
   // ------------------------------------------------------------------ one head
@@ -70,41 +79,41 @@ export class Client {
     id: string, head: string, level: number, column: number, row: number,
     options: { text?: number; how?: How; rows?: "auto" | "all" } = {}, signal?: AbortSignal,
   ): Promise<Envelope> {
-    return this.#recording(id, `/tiles/${e(head)}/${level}/${column}/${row}${query({ ...options })}`, signal).then((answer) => answer.envelope());
+    return this.#recording(id, `/tiles/${e(head)}/${level}/${column}/${row}${query({ ...options })}`, signal).then(spokenEnvelope);
   }
 
   row(id: string, head: string, row: number, text = 0): Promise<Envelope> {
-    return this.#recording(id, `/rows/${e(head)}/${row}${query({ text })}`).then((answer) => answer.envelope());
+    return this.#recording(id, `/rows/${e(head)}/${row}${query({ text })}`).then(spokenEnvelope);
   }
 
   /** How one weight comes about from q and k. */
   pair(id: string, head: string, row: number, column: number, text = 0, signal?: AbortSignal): Promise<Pair> {
-    return this.#recording(id, `/pairs/${e(head)}/${row}/${column}${query({ text })}`, signal).then((answer) => answer.json());
+    return this.#recording(id, `/pairs/${e(head)}/${row}/${column}${query({ text })}`, signal).then((answer) => spoken(answer.json()));
   }
 
   /** The row of the word that holds `token` in every head; `keys` is a range of words, as in "0:64". */
   wordRow(id: string, token: number, keys: string, text = 0, signal?: AbortSignal): Promise<Envelope> {
-    return this.#recording(id, `/words/${token}${query({ keys, text })}`, signal).then((answer) => answer.envelope());
+    return this.#recording(id, `/words/${token}${query({ keys, text })}`, signal).then(spokenEnvelope);
   }
 
   /** What a head ("L3H1") or a whole layer ("L3") says at a token: scores, shares, values, output and what it adds, in at most
       `keys` columns; what is left out, and why, stands in the header. */
   said(id: string, name: string, token: number, options: { text?: number; keys?: number } = {}, signal?: AbortSignal): Promise<Envelope> {
-    return this.#recording(id, `/said/${e(name)}/${token}${query({ ...options })}`, signal).then((answer) => answer.envelope());
+    return this.#recording(id, `/said/${e(name)}/${token}${query({ ...options })}`, signal).then(spokenEnvelope);
   }
 
   /** Why a head looks from one token to another: what wrote the query and what wrote the key. */
   why(id: string, head: string, row: number, column: number, options: { text?: number; against?: "rest" | number } = {}, signal?: AbortSignal): Promise<WhyAnswer> {
-    return this.#recording(id, `/why/${e(head)}/${row}/${column}${query({ ...options })}`, signal).then((answer) => answer.json());
+    return this.#recording(id, `/why/${e(head)}/${row}/${column}${query({ ...options })}`, signal).then((answer) => spoken(answer.json()));
   }
 
   /** One token's way through the layers: each head's share of what the token became, where it looks most, and what comes next. */
   forwardPass(id: string, token: number, text = 0, signal?: AbortSignal): Promise<Envelope> {
-    return this.#recording(id, `/pass/${token}${query({ text })}`, signal).then((answer) => answer.envelope());
+    return this.#recording(id, `/pass/${token}${query({ text })}`, signal).then(spokenEnvelope);
   }
 
   headCard(id: string, head: string, text = 0, signal?: AbortSignal): Promise<HeadCard> {
-    return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => answer.json());
+    return this.#recording(id, `/heads/${e(head)}${query({ text })}`, signal).then((answer) => spoken(answer.json()));
   }
 
   /** The card of a head, remembered or measured. */
@@ -200,12 +209,12 @@ export class Client {
 
   /** One statistic of every head. */
   historyCurves(id: string, statistic: string, signal?: AbortSignal): Promise<Envelope> {
-    return this.source.get(`/api/histories/${e(id)}/curves/${e(statistic)}`, signal).then((answer) => answer.orThrow().envelope());
+    return this.source.get(`/api/histories/${e(id)}/curves/${e(statistic)}`, signal).then((answer) => spokenEnvelope(answer.orThrow()));
   }
 
   /** Every statistic of one head. */
   historyHead(id: string, head: string, signal?: AbortSignal): Promise<Envelope> {
-    return this.source.get(`/api/histories/${e(id)}/heads/${e(head)}`, signal).then((answer) => answer.orThrow().envelope());
+    return this.source.get(`/api/histories/${e(id)}/heads/${e(head)}`, signal).then((answer) => spokenEnvelope(answer.orThrow()));
   }
 
   // ------------------------------------------------------------------ jobs
@@ -213,27 +222,39 @@ export class Client {
   async runJob<T>(start: () => Promise<Job>, { onProgress, signal }: JobOptions = {}): Promise<T> {
     signal?.throwIfAborted();
     let job = await start();
+    this.#running.add(job.id);
     try {
       while (job.state === "running") {
         onProgress?.(job.progress);
         job = await this.#json(`/api/jobs/${e(job.id)}${query({ wait: WAIT })}`, signal);
       }
     } catch (error) {
-      if (signal?.aborted) void this.source.send("DELETE", `/api/jobs/${e(job.id)}`).catch(() => undefined);
+      if (signal?.aborted) this.#stop(job.id);
       throw error;
+    } finally {
+      this.#running.delete(job.id);
     }
     if (signal?.aborted) throw signal.reason;
     if (job.state === "done") return job.result as T;
     throw new StudioError(job.state === "failed" ? 500 : 409, job.problem ?? { kind: job.state, words: "It was stopped." });
   }
 
+  /** Stops what is still running: the page is left, and nobody will ask for it. */
+  leave(): void {
+    for (const job of this.#running) this.#stop(job);
+  }
+
+  #stop(job: string): void {
+    void this.source.send("DELETE", `/api/jobs/${e(job)}`).catch(() => undefined);
+  }
+
   // ------------------------------------------------------------------ requests
   async #json<T>(path: string, signal?: AbortSignal): Promise<T> {
-    return (await this.source.get(path, signal)).orThrow().json<T>();
+    return spoken((await this.source.get(path, signal)).orThrow().json<T>());
   }
 
   async #post<T>(path: string, body?: unknown, signal?: AbortSignal): Promise<T> {
-    return (await this.source.send("POST", path, body, signal)).orThrow().json<T>();
+    return spoken((await this.source.send("POST", path, body, signal)).orThrow().json<T>());
   }
 
   async #recording(id: string, suffix: string, signal?: AbortSignal): Promise<Answer> {

@@ -1,7 +1,7 @@
 // The snapshot inside a saved page, unpacked; studio/outside/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
 // long text, in blocks of cells beside the strongest links of every row; an exact snapshot holds q and k instead, from which
 // any cell is computed here. Every result says in `words` which it is.
-import { allToldApart } from "../draw/format";
+import { inSentence, turnsOf } from "../draw/format";
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors, type Said, type SaidArrays, type StoredSum } from "./exact";
 import {
@@ -315,18 +315,19 @@ export class SnapshotText {
       Array.from({ length: count }, (_, begin) => ({ begin, end: begin + 1, text: tokens[begin]?.label ?? "" }));
     const spans = layer.looks_at === "" && info.words.length ? info.words : alone(looked, layer.num_keys);
     // Of a token of no word its readable form stands in a sentence: "↵" for a line break.
-    const names = allToldApart(spans.map(({ begin, end, text }) => {
+    const texts = spans.map(({ begin, end, text }) => {
       const first = looked[begin];
       return first && !first.special && end === begin + 1 && text === first.piece ? first.label : text;
-    }));
+    });
+    const turns = turnsOf(texts);
     const units = spans.map(({ begin, end }, i) => {
       const first = looked[begin];
-      const name = !first ? `place ${begin}` : first.special ? names[i]! : `"${names[i]}"`;
+      const name = !first ? `place ${begin}` : inSentence(texts[i]!, turns[i]!, '""', first.special);
       const parks = looked.length > 0 && looked.slice(begin, end).every(({ special, sink }) => special || sink);
       return { name, begin, end, parks };
     });
     const own = layer.crosses || layer.reads !== "" ? undefined : units.find(({ begin, end }) => begin <= token && token < end);
-    const me = own?.name ?? (read[token] ? `"${allToldApart(read.map(({ label }) => label))[token]}"` : `place ${token}`);
+    const me = own?.name ?? (read[token] ? inSentence(read[token].label, turnsOf(read.map(({ label }) => label))[token]!, '""') : `place ${token}`);
     return { me, units, labels: looked.map(({ label }) => label) };
   }
 

@@ -1,5 +1,6 @@
 // Where the page's answers come from: one interface for a local server (`ServerSource`, below), a notebook's messages
 // (notebook-source.ts), and snapshots inside a saved page or beside it (file-source.ts).
+import { apostrophes } from "../draw/spoken";
 import type { Connection } from "./connection.svelte";
 import { parseEnvelope, type Envelope } from "./envelope";
 import type { Problem, Room } from "./types";
@@ -53,7 +54,7 @@ export class StudioError extends Error {
   static from(answer: Answer): StudioError {
     try {
       const { kind, words } = answer.json<Partial<Problem>>();
-      if (words) return new StudioError(answer.status, { kind: kind ?? "problem", words });
+      if (words) return new StudioError(answer.status, { kind: kind ?? "problem", words: apostrophes(words) });
     } catch {
       // A body that is not JSON has no words of its own: the sentence below stands for it.
     }
@@ -64,7 +65,7 @@ export class StudioError extends Error {
 /** No answer at all: the server, or the notebook's kernel, has stopped. */
 export class ServerGone extends Error {
   constructor() {
-    super("The studio's server does not answer.");
+    super("The studio’s server does not answer.");
     this.name = "ServerGone";
   }
 }
@@ -90,7 +91,9 @@ export class ServerSource implements Source {
 
   send(method: "POST" | "DELETE", path: string, body?: unknown, signal?: AbortSignal): Promise<Answer> {
     const headers: HeadersInit = body === undefined ? {} : { "Content-Type": "application/json" };
-    return this.#request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal });
+    // What is stopped as the page is left has to outlive the page.
+    const keepalive = method === "DELETE";
+    return this.#request(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, keepalive });
   }
 
   upload(path: string, file: File): Promise<Answer> {

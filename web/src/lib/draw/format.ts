@@ -52,27 +52,44 @@ export function signed(value: number | null | undefined, figures = 3): string {
   return text === NONE || !(value! > 0) ? text.replace("-", "\u2212") : `+${text}`;
 }
 
-/** "John, 2nd" where the same text occurs elsewhere among `texts`; else the text as it is. */
-export function toldApart(text: string, index: number, texts: readonly string[]): string {
+/** Which turn of its text a place is, from 1; 0 where the same text stands nowhere else among `texts`. */
+export function turnOf(texts: readonly string[], index: number): number {
   const places = texts.flatMap((other, i) => (other === texts[index] ? [i] : []));
-  return places.length > 1 ? withTurn(text, places.indexOf(index) + 1) : text;
+  return places.length > 1 ? places.indexOf(index) + 1 : 0;
 }
 
-/** Each text, with its turn where the same one is there several times. */
-export function allToldApart(texts: readonly string[]): string[] {
+/** Every text's turn, as `turnOf` says it. */
+export function turnsOf(texts: readonly string[]): number[] {
   const [total, turns] = [new Map<string, number>(), new Map<string, number>()];
   for (const text of texts) total.set(text, (total.get(text) ?? 0) + 1);
   return texts.map((text) => {
     const turn = (turns.get(text) ?? 0) + 1;
     turns.set(text, turn);
-    return total.get(text)! > 1 ? withTurn(text, turn) : text;
+    return total.get(text)! > 1 ? turn : 0;
   });
 }
 
-/** "John, 2nd"; of a mark, ", 2nd". */
-function withTurn(text: string, turn: number): string {
-  const ending = turn % 100 > 10 && turn % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][turn % 10] ?? "th");
-  return `${text}${/[\p{L}\p{N}]$/u.test(text) ? "," : ""} ${turn}${ending}`;
+const ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"];
+
+function ending(turn: number): string {
+  return turn % 100 > 10 && turn % 100 < 14 ? "th" : (["th", "st", "nd", "rd"][turn % 10] ?? "th");
+}
+
+/** A word as a sentence names it, "the second “to”", as the library's `SpacedWord.in_sentences` does. */
+export function inSentence(text: string, turn: number, quotes = "“”", special = false): string {
+  const name = special ? text : `${quotes[0]}${text}${quotes[1]}`;
+  return turn ? `the ${ORDINALS[turn - 1] ?? `${turn}${ending(turn)}`} ${name}` : name;
+}
+
+/** A word as a list names it: "to, 2nd", and of a mark "“,” 2nd". */
+export function inList(text: string, turn: number): string {
+  const isWord = /[\p{L}\p{N}]$/u.test(text);
+  return turn ? `${isWord ? `${text},` : `“${text}”`} ${turn}${ending(turn)}` : text;
+}
+
+/** A sentence's first letter as a capital. */
+export function upper(words: string): string {
+  return words.replace(/^./u, (letter) => letter.toUpperCase());
 }
 
 export function count(n: number, singular: string, plural = `${singular}s`): string {
@@ -121,13 +138,27 @@ export function label(token: Token | undefined, most = 16): string {
   return `${short(oneLine(token.label), Math.max(2, most - token.piece.length - 1))} ${token.piece}`;
 }
 
-const names = new WeakMap<readonly Token[], string[]>();
+const turns = new WeakMap<readonly Token[], number[]>();
 
-/** What a token is called among those of its text: "John, 2nd" where it is there several times. */
+function turnAt(tokens: readonly Token[], place: number): number {
+  let all = turns.get(tokens);
+  if (!all) turns.set(tokens, (all = turnsOf(tokens.map((token) => label(token)))));
+  return all[place] ?? 0;
+}
+
+/** A token of a text as a list names it: "John, 2nd" where it is there several times. */
 export function called(tokens: readonly Token[], place: number): string {
-  let all = names.get(tokens);
-  if (!all) names.set(tokens, (all = allToldApart(tokens.map((token) => label(token)))));
-  return all[place] ?? "";
+  return inList(label(tokens[place]), turnAt(tokens, place));
+}
+
+/** A token of a text as a sentence names it: "the second “John”"; the tokenizer's own, such as [CLS], without quotes. */
+export function quoted(tokens: readonly Token[], place: number): string {
+  return inSentence(label(tokens[place]), turnAt(tokens, place), "“”", tokens[place]?.special);
+}
+
+/** The same without its turn, for where room is short. */
+export function quotedAlone(tokens: readonly Token[], place: number): string {
+  return inSentence(label(tokens[place]), 0, "“”", tokens[place]?.special);
 }
 
 /** Labels of some places of a text for a list: those that the list has twice carry their turn in the text, "John, 2nd". */

@@ -2,7 +2,7 @@
 // as studio/views/outputs.py sends, by the rules of circuits/outputs.py, which a test holds this to. What is added to the residual
 // stream needs the model: it comes from what the page stored, or is left out.
 import type { Said, SaidAsk, SaidArrays, RowLook, StoredSum } from "../api/exact";
-import { percent } from "../draw/format";
+import { percent, upper } from "../draw/format";
 import { COUNTS, FIGURES, FOUND, LEAST_KEYS, NOTED, PARKED, SENTENCES, SILENT, SPREAD } from "./sentences.generated";
 
 const OTHERS = -1;
@@ -196,8 +196,13 @@ function filled(template: string, words: Record<string, string>): string {
   return template.replace(/\{(\w+)\}/g, (_, name: string) => words[name] ?? "");
 }
 
+/** A closing sentence with its words: 'The second "to" asked', where it begins with such a name. */
+function sentenceOf(kind: keyof typeof SENTENCES, words: Record<string, string>): string {
+  return upper(filled(SENTENCES[kind], words));
+}
+
 export function headSentence(me: string, voices: Voice[], missing: number, silent: boolean): [string, string] {
-  if (!voices.length) return [filled(SENTENCES.blind, { me }), ""];
+  if (!voices.length) return [sentenceOf("blind", { me }), ""];
   const byLook = [...voices].sort((a, b) => b.look - a.look);
   const unheard = voices.some(({ heard }) => Number.isNaN(heard));
   const loudest = unheard ? byLook[0]! : voices.reduce((most, voice) => (voice.heard > most.heard ? voice : most));
@@ -223,7 +228,7 @@ export function headSentence(me: string, voices: Voice[], missing: number, silen
   else kind = top.isMe ? "itself" : "answered";
   const words: Record<string, string> = { me, top: top.name, look: percent(top.look), loudest: loudest.name, says: spots.length > 1 ? "say" : "says" };
   if (!unheard) words["heard"] = percent((kind === "another" ? loudest : top).heard);
-  const sentence = filled(SENTENCES[kind], words);
+  const sentence = sentenceOf(kind, words);
   const spot = byLook.find(({ parks, look }) => parks && look >= NOTED);
   let figures = "";
   if (["parked", "everyone", "nobody"].includes(kind) && !unheard) {
@@ -244,17 +249,17 @@ export function layerSentence(voices: Voice[][], wrote: number[] | null): [strin
   let [look, finder, found]: [number, number, Voice | null] = [0, 0, null];
   voices.forEach((ofHead, head) => {
     for (const voice of ofHead) {
-      if (voice.parks || voice.isMe || !/[\p{L}\p{N}]/u.test(voice.name.split(" ")[0]!) || voice.look <= look) continue;
+      if (voice.parks || voice.isMe || !/[\p{L}\p{N}]/u.test(voice.name.slice(voice.name.indexOf('"') + 1)) || voice.look <= look) continue;
       [look, finder, found] = [voice.look, head, voice];
     }
   });
   const firm = found !== null && look > SPREAD * (found as Voice).even && look >= FOUND ? (found as Voice) : null;
-  if (!wrote) return [firm ? filled(SENTENCES["layer, unheard"], { looks, head: `H${finder}`, top: firm.name, look: percent(look) }) : "", ""];
+  if (!wrote) return [firm ? sentenceOf("layer, unheard", { looks, head: `H${finder}`, top: firm.name, look: percent(look) }) : "", ""];
   const order = wrote.map((_, head) => head).sort((a, b) => wrote[b]! - wrote[a]!);
   const most = order[0]!;
   const sentence = firm
-    ? filled(SENTENCES.layer, { looks, top: firm.name, wrote: percent(wrote[finder]!) })
-    : filled(SENTENCES["layer, parked"], { looks, head: `H${most}`, wrote: percent(wrote[most]!) });
+    ? sentenceOf("layer", { looks, top: firm.name, wrote: percent(wrote[finder]!) })
+    : sentenceOf("layer, parked", { looks, head: `H${most}`, wrote: percent(wrote[most]!) });
   const heads = order.slice(0, 3).map((head) => `H${head} ${percent(wrote[head]!)}`).join(", ");
   return [sentence, filled(wrote[most]! < PARKED ? FIGURES.alone : FIGURES.most, { heads })];
 }

@@ -3,7 +3,7 @@ import { isAbort } from "../../lib/api/source";
 import { float32 } from "../../lib/api/envelope";
 import { wordsOf, type AtlasHead, type RecordingInfo, type WordInfo } from "../../lib/api/types";
 import type { Client } from "../../lib/api/client";
-import { percent, toldApart } from "../../lib/draw/format";
+import { inSentence, percent, turnOf, upper } from "../../lib/draw/format";
 import type { Session } from "../../lib/state/session.svelte";
 import { BY_WORD, type View } from "../../lib/state/view.svelte";
 
@@ -82,9 +82,9 @@ export class Question {
     return this.words[word]?.text ?? "";
   }
 
-  /** A word as a claim names it: “the”, or “the, 2nd” where it occurs again. */
+  /** A word as a claim names it: “the”, or the second “the” where it occurs again. */
   name(word: number): string {
-    return `“${toldApart(this.text(word), word, this.words.map(({ text }) => text))}”`;
+    return inSentence(this.text(word), turnOf(this.words.map(({ text }) => text), word));
   }
 
   /** A head's row, a weight a word of the answer; null for none. */
@@ -145,7 +145,7 @@ export class Question {
     if (!this.answer || this.to < 0 || Array.from(this.#session.heads.keys()).some((head) => !Number.isNaN(this.weight(head)))) return "";
     const [from, to] = [this.name(this.from), this.name(this.to)];
     const late = this.to > this.from && this.#info?.layers.every((layer) => layer.causal);
-    return late ? `${to} comes after ${from}, and this model looks back only: no head can see it.` : `No head lets ${from} see ${to}.`;
+    return late ? `${upper(to)} comes after ${from}, and this model looks back only: no head can see it.` : `No head lets ${from} see ${to}.`;
   }
 
   /** Asks a word, or lets it go. With a word asked, a second one orders the heads. */

@@ -3,7 +3,7 @@
 // The sandbox's grid holds a set of names, a plan's step one text of the grammar. The text is as short as possible (whole
 // layers, runs, the same column in every layer), since a step takes at most 4,000 characters.
 import type { LayerInfo } from "../../lib/api/types";
-import { percent, toldApart } from "../../lib/draw/format";
+import { inSentence, percent, turnOf } from "../../lib/draw/format";
 
 /** The fields of a layer that this file uses. */
 export type LayerShape = Pick<LayerInfo, "stack" | "layer" | "num_heads"> & Partial<Pick<LayerInfo, "num_kv_heads">>;
@@ -41,7 +41,7 @@ export function beginning(
   const labels = tokens.map(({ label }) => label);
   const [query, key] = [link ? labels[link.query] : undefined, link ? labels[link.key] : undefined];
   if (!link || query === undefined || key === undefined || !heads.includes(link.head)) return null;
-  return { head: link.head, words: `${link.head} links “${toldApart(query, link.query, labels)}” to “${toldApart(key, link.key, labels)}” (${percent(link.weight)}).` };
+  return { head: link.head, words: `${link.head} links ${inSentence(query, turnOf(labels, link.query))} to ${inSentence(key, turnOf(labels, link.key))} (${percent(link.weight)}).` };
 }
 
 export function allHeads(layers: readonly LayerShape[]): string[] {

@@ -14,7 +14,7 @@ interface Scene {
 }
 
 export const SCENES: readonly Scene[] = [
-  { name: "same", title: "All heads use the same weights", words: "Every head of a layer uses the weights of its head 0; each keeps its own values." },
+  { name: "same", title: "All heads the same", words: "Every head of a layer uses the map of its first head; each keeps its own values." },
   { name: "unmixed", title: "Without Wᴼ", words: "The heads’ outputs go on side by side: no output projection mixes them, in any layer." },
   { name: "one", title: "One head alone", words: "Each layer keeps its head 0. All others are set to zero." },
   { name: "half", title: "Half the heads", words: "Each layer keeps the first half of its heads. The others are set to zero." },

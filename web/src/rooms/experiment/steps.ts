@@ -24,15 +24,15 @@ interface OperationInfo {
 const SINK = 128, RECENT = 256;
 
 export const OPERATIONS: readonly OperationInfo[] = [
-  { operation: "zero", title: "output set to zero", words: "The head's output is replaced by zero.", caveat: "This also removes the head's mean output, on which later layers may rely." },
+  { operation: "zero", title: "output set to zero", words: "The head’s output is replaced by zero.", caveat: "This also removes the head’s mean output, on which later layers may rely." },
   { operation: "mean", title: "output set to its mean", words: "The head gives the same output at every token: its mean over the text.", caveat: "The mean of its output stays; what depends on the token goes." },
-  { operation: "resample", title: "output of another text", words: "The head's output is taken from another text, at the same position.", caveat: "One draw; another seed gives another number." },
-  { operation: "first", title: "all weight on the first token", words: "All of the head's weight goes to the first token that it sees.", caveat: "This changes little in a head that rests there already." },
-  { operation: "streaming", title: "only a short cache", words: "The head sees the text's first tokens and the last ones up to each token, nothing between.", caveat: "For models that read from left to right. Where the text is no longer than both together, nothing changes." },
-  { operation: "scale", title: "scale the output", words: "The head's output is multiplied by a factor.", caveat: "0 sets it to zero, 1 changes nothing, 2 doubles it." },
-  { operation: "average", title: "share their mean weights", words: "All ticked heads of a layer use the mean of their weights; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
-  { operation: "copy", title: "copy one head's weights", words: "All ticked heads of a layer use the weights of one of them; each keeps its own values.", caveat: "They share the weights, and still read different values." },
-  { operation: "skip_output_projection", title: "skip the output projection", words: "The heads' outputs go on side by side, unmixed, as if the output projection were not there.", caveat: "A model is trained with its projection: some of the change is the loss of its scale and basis." },
+  { operation: "resample", title: "output of another text", words: "The head’s output is taken from another text, at the same position.", caveat: "One draw; another seed gives another number." },
+  { operation: "first", title: "all weight on the first token", words: "All of the head’s weight goes to the first token that it sees.", caveat: "This changes little in a head that rests there already." },
+  { operation: "streaming", title: "only a short cache", words: "The head sees the text’s first tokens and the last ones up to each token, nothing between.", caveat: "For models that read from left to right. Where the text is no longer than both together, nothing changes." },
+  { operation: "scale", title: "scale the output", words: "The head’s output is multiplied by a factor.", caveat: "0 sets it to zero, 1 changes nothing, 2 doubles it." },
+  { operation: "average", title: "share one map, their mean", words: "All ticked heads of a layer use the mean of their maps; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
+  { operation: "copy", title: "use one head’s map", words: "All ticked heads of a layer use the map of one of them; each keeps its own values.", caveat: "They look at the same words, and still read different values." },
+  { operation: "skip_output_projection", title: "skip the output projection", words: "The heads’ outputs go on side by side, unmixed, as if the output projection were not there.", caveat: "A model is trained with its projection: some of the change is the loss of its scale and basis." },
 ];
 
 /** A stored value as the steps of a plan; null if it is empty or is no such list. */
@@ -59,28 +59,54 @@ export function headsOf(step: Step): string {
   return step.step === "skip_output_projection" ? step.layer : step.heads;
 }
 
+/** Heads of the grammar for readers who do not know it: "L*" is "every head", "L*H0" "head 0 of every layer". */
+export function headsInPlain(heads: string): string {
+  return heads.split(", ").map((part) => {
+    const [, stack, layer, head] = /^(?:(\w+):)?L(\*|\d+)(?:H(\d+|\d+-\d+))?$/.exec(part) ?? [];
+    if (layer === undefined || (layer !== "*" && head !== undefined && !head.includes("-"))) return part; // one head: its name
+    const where = layer === "*" ? (stack ? `of every ${stack} layer` : "of every layer") : `of ${stack ? `${stack} ` : ""}layer ${layer}`;
+    if (head === undefined) return layer === "*" && !stack ? "every head" : `every head ${where}`;
+    return head.includes("-") ? `heads ${head.replace("-", " to ")} ${where}` : `head ${head} ${where}`;
+  }).join(", ");
+}
+
+/** "L3H7 uses", "heads 0 to 5 of layer 3 use": heads with a verb, one or several. */
+function doing(heads: string, one: string, several: string): string {
+  const words = headsInPlain(heads);
+  return `${words} ${words.includes(",") || words.startsWith("heads ") || /H.*-/.test(words) ? several : one}`;
+}
+
 /** "set L3H7 to zero", "multiply L0H1 by 0.5". */
 export function stepInWords(step: Step): string {
+  const heads = headsInPlain(headsOf(step));
+  const way = step.step === "copy" ? `${Math.round(100 * step.share)} %` : "";
   switch (step.step) {
     case "ablate":
       return {
-        zero: `set ${step.heads} to zero`,
-        mean: `set ${step.heads} to ${step.per_position ? "the mean of each position" : "the mean"}`,
-        resample: `set ${step.heads} to the output of another text`,
-        first: `all weight of ${step.heads} on the first token`,
-        streaming: `${step.heads} on a cache of the first ${step.sink ?? SINK} and last ${step.recent ?? RECENT} tokens`,
+        zero: `set ${heads} to zero`,
+        mean: `set ${heads} to ${step.per_position ? "the mean of each position" : "the mean"}`,
+        resample: `set ${heads} to the output of another text`,
+        first: `all weight of ${heads} on the first token`,
+        streaming: `${heads} on a cache of the first ${step.sink ?? SINK} and last ${step.recent ?? RECENT} tokens`,
       }[step.kind];
     case "scale":
-      return `multiply ${step.heads} by ${step.factor}`;
+      return `multiply ${heads} by ${step.factor}`;
     case "average":
-      return `${step.heads} share their mean weights`;
+      return `${headsInPlain(step.heads).replace(/^every head(?= of |$)/, "the heads").replace(/^the heads$/, "the heads of a layer")} use one map, their mean`;
     case "copy":
-      return `${step.heads} use ${step.share === 1 ? "" : `${Math.round(100 * step.share)} % of `}the weights of ${step.source}`;
+      return `${step.share === 1 ? doing(step.heads, "uses", "use") : doing(step.heads, `goes ${way} of the way to`, `go ${way} of the way to`)} the map of ${sourceInPlain(step.heads, step.source)}`;
     case "skip_output_projection":
-      return `no output projection in ${step.layer}`;
+      return `no output projection in ${step.layer === "L*" ? "any layer" : headsInPlain(step.layer).replace(/^every head of /, "")}`;
     case "skip_positions":
       return "no positions";
   }
+}
+
+/** The head that others copy: "its layer’s first head", "L1H0". */
+function sourceInPlain(heads: string, source: string): string {
+  const [, index] = /^L\*H(\d+)$/.exec(source) ?? [];
+  if (heads !== "L*" || index === undefined) return headsInPlain(source);
+  return index === "0" ? "its layer’s first head" : `its layer’s head ${index}`;
 }
 
 export function planInWords(steps: readonly Step[]): string {

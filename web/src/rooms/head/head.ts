@@ -3,7 +3,7 @@ import type { Client } from "../../lib/api/client";
 import type { AtlasHead, LayerInfo, Link, RecordingInfo, Token, WordInfo } from "../../lib/api/types";
 import { rasterise, saveFile, savePng, saveSvg, standalone } from "../../lib/draw/export";
 import { mapSvg, type MapFigure } from "../../lib/draw/figure";
-import { label, percent } from "../../lib/draw/format";
+import { percent, quoted } from "../../lib/draw/format";
 import { roleGroup } from "../../lib/draw/role-groups";
 
 interface AxisTokens {
@@ -61,10 +61,10 @@ export function tellingRow(links: readonly Link[], queries: readonly Token[] | n
 }
 
 /** What a head does with one word, as the rest of a sentence about it: its largest weight, and where that goes. */
-export function linkWords(query: Token | undefined, key: Token | undefined, weight: number): string {
-  const [from, to] = [`“${label(query, 18)}”`, `“${label(key, 18)}”`];
-  if (key?.sink || key?.special) return `parks ${percent(weight)} of ${from} on ${label(key, 18)}`;
-  return query === key ? `keeps ${from} to itself, ${percent(weight)}` : `links ${from} to ${to}, ${percent(weight)}`;
+export function linkWords(queries: readonly Token[], query: number, keys: readonly Token[], key: number, weight: number): string {
+  const [from, to] = [quoted(queries, query), quoted(keys, key)];
+  if (keys[key]?.sink || keys[key]?.special) return `parks ${percent(weight)} of ${from} on ${to}`;
+  return queries[query] === keys[key] ? `keeps ${from} to itself, ${percent(weight)}` : `links ${from} to ${to}, ${percent(weight)}`;
 }
 
 /** The share of a head's attention that goes to sinks on this text; null where that is not known. */
