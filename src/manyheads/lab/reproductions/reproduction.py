@@ -134,7 +134,7 @@ class Reproduction:
     """One published result. `reports`: what the paper says, with where in it. `definition`: what is measured, as the
     paper defines it. `not_comparable`: in what ours is another thing, whatever the verdict.
 
-    `takes_file`: which file it reads, in words; empty where it reads none.
+    `takes_file`: which file it reads, in words; empty where it reads none. `read_file` raises what is wrong with one.
     """
 
     name: str
@@ -145,6 +145,7 @@ class Reproduction:
     not_comparable: tuple[str, ...]
     run: Callable[[Task], Result] = field(repr=False)
     takes_file: str = ""
+    read_file: Callable[[Path], object] = field(default=retrieval_scores, repr=False)
 
     def to_dict(self) -> Json:
         """The words, as result.json has them."""
@@ -213,7 +214,7 @@ def reproduce(
     options = {"reproduction": name, "seeds": count, "quick": quick, "file": None if path is None else str(path)}
     begun = time.process_time()
     if path is not None:
-        retrieval_scores(path)  # before the folder is made: a file that cannot be read leaves nothing behind
+        reproduction.read_file(path)  # before the folder is made: a file that cannot be read leaves nothing behind
     with alone_in(folder):
         open_folder(folder, options)
         result = reproduction.run(Task(folder, count, quick, device, path, progress))
