@@ -18,7 +18,7 @@ from manyheads.base import percent
 from manyheads.errors import ManyHeadsError
 from manyheads.lab.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lab.lessons.answers import Verdict, points_left, solution_of, tries_of
-from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock, SceneBlock
+from manyheads.lab.lessons.lesson import ENGLISH, CheckBlock, InterviewBlock, SceneBlock
 from manyheads.lab.lessons.parameters import Parameter
 from manyheads.lab.room import schema as bodies
 from manyheads.lab.room.schema import Trained, TrainedWay
@@ -53,9 +53,15 @@ def entries() -> list[bodies.LessonEntry]:
     ]
 
 
-def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bodies.Lesson:
-    """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random. Raises NotHere."""
-    page = _page(slug)
+def lesson(
+    slug: str, seed: int | None = None, language: str = ENGLISH, *, load: Load = shelf.load
+) -> bodies.Lesson:
+    """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random.
+
+    Where it is not there in that language, it is the English one. Errors: NotHere; LessonError for a language that no
+    lesson has.
+    """
+    page = _page(slug, language)
     seed = secrets.randbelow(MAX_SEED) if seed is None and page.fresh else seed
     parts: list[bodies.Part] = []
     for part in page.parts:
@@ -63,17 +69,7 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
             case ProseBlock():
                 parts.append(bodies.Prose(kind="prose", html=_html(part.text, load)))
             case CellBlock():
-                parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
-                cell = shelf.CELLS[part.run]
-                code = [
-                    bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
-                    for listing in cell.code
-                ]
-                parts.append(
-                    bodies.LiveCell.of(
-                        part, kind="cell", cell=part.name, parameters=parameters, code=code, page_part=cell.page_part
-                    )
-                )
+                parts.append(cell_body(part))
             case InterviewBlock():
                 question, points = shelf.say(part.question, load), [shelf.say(point, load) for point in part.points]
                 answer = _html(part.answer, load)
@@ -83,24 +79,47 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
                     )
                 )
             case CheckBlock():
-                inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
-                question, choices = shelf.ask(part, inputs)
-                num_tries = tries_of(choices)
-                worth = [points_left(part.points, num_wrong, num_tries) for num_wrong in range(num_tries)]
-                parts.append(
-                    bodies.Check.of(
-                        part,
-                        kind="check",
-                        check=part.name,
-                        question=question,
-                        choices=list(choices),
-                        worth=worth,
-                        inputs=inputs,
-                    )
-                )
+                parts.append(check_body(page, part, {} if seed is None else shelf.draw(part, seed)))
             case SceneBlock():
                 parts.append(bodies.LessonScene.of(part, kind="scene", scene=part.name))
-    return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
+    languages = [code for code, pages in shelf.LANGUAGES.items() if slug in pages]
+    return bodies.Lesson.of(
+        page, summary=shelf.say(page.summary, load), parts=parts, seed=seed, languages=languages
+    )
+
+
+def cell_body(cell: CellBlock) -> bodies.LiveCell:
+    """A cell as the page gets it, not yet run."""
+    function = shelf.CELLS[cell.run]
+    return bodies.LiveCell.of(
+        cell,
+        kind="cell",
+        cell=cell.name,
+        parameters=[bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(cell)],
+        code=[
+            bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
+            for listing in function.code
+        ],
+        page_part=function.page_part,
+        computed_by=cell.run if function.in_page else "",
+    )
+
+
+def check_body(page: Lesson, check: CheckBlock, changes: Mapping[str, str | int | float]) -> bodies.Check:
+    """A question as the page gets it, made from these inputs; from the lesson's own where they say nothing."""
+    inputs = shelf.inputs_of(check, changes)
+    question, choices = shelf.ask(check, inputs)
+    num_tries = tries_of(choices)
+    return bodies.Check.of(
+        check,
+        kind="check",
+        check=check.name,
+        question=question,
+        choices=list(choices),
+        worth=[points_left(check.points, num_wrong, num_tries) for num_wrong in range(num_tries)],
+        inputs=inputs,
+        computed_by=check.run if check.cell and shelf.CELLS[page.cells[check.cell].run].in_page else "",
+    )
 
 
 def run_cell(
@@ -141,12 +160,14 @@ def _by_labels(message: str, parameters: Sequence[Parameter]) -> str:
     return message
 
 
-def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
+def check(
+    slug: str, check: str, ask: bodies.CheckAsk, language: str = ENGLISH, *, load: Load = shelf.load
+) -> Verdict:
     """Judge an answer, or give the hint or the solution.
 
     Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises.
     """
-    page = _page(slug)
+    page = _page(slug, language)
     block = _entry(page.checks, check, f"lesson {slug!r}", "check")
     if ask.show == "verdict":
         return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong)
@@ -156,8 +177,8 @@ def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.loa
     )
 
 
-def _page(slug: str) -> Lesson:
-    return _entry(shelf.lessons(), slug, "the studio", "lesson")
+def _page(slug: str, language: str = ENGLISH) -> Lesson:
+    return _entry(shelf.lessons(language), slug, "the studio", "lesson")
 
 
 def _entry(entries: Mapping[str, Value], name: str, where: str, kind: str) -> Value:

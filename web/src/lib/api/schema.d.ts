@@ -1,4 +1,4 @@
-// openapi.json sha256:d75f0451ac01303b97c60f1a51f8d0d0cfe0e7fe18d372c114155e4fc5a23e6f
+// openapi.json sha256:20909598af62bd178d806454e280d73d4edc99616aa1e3c3e7eac50fc3016118
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -2224,7 +2224,8 @@ export interface components {
          * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
          *
          *     `wide`: shown below its text, not beside it. `page_part`: the page's own part that computes it and stands in its
-         *     place, "" where there is none.
+         *     place, "" where there is none. `computed_by`: the function by which a page without a server computes it, "" where it
+         *     cannot.
          */
         LiveCell: {
             /**
@@ -2239,6 +2240,11 @@ export interface components {
              * @default []
              */
             code: components["schemas"]["Listing"][];
+            /**
+             * Computed By
+             * @default
+             */
+            computed_by: string;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -2470,7 +2476,7 @@ export interface components {
          * @description A parameter of a cell, which the reader may change.
          *
          *     `fills`, for a choice: the values that each choice sets for other parameters. One choice sets none: the page selects
-         *     it as soon as the reader edits a value that another choice has set.
+         *     it as soon as the reader edits a value that another choice has set. `whole`: whether it is a whole number.
          */
         Parameter: {
             /** Choices */
@@ -2501,6 +2507,11 @@ export interface components {
             step: number | null;
             /** Value */
             value: string | number;
+            /**
+             * Whole
+             * @default false
+             */
+            whole: boolean;
         };
         /** PatchAsk */
         PatchAsk: {
