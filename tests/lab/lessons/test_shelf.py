@@ -168,7 +168,6 @@ def figures_that_are_right(text, right, question):
     return [each for each in figures if judge(right, "number", (), 1, each, question).right]
 
 
-@pytest.mark.slow  # it runs every cell
 TRANSLATED = [(code, slug) for code, pages in shelf.LANGUAGES.items() for slug in pages if code != "en"]
 
 
@@ -206,6 +205,7 @@ def test_a_choice_of_a_translated_lesson_is_judged_as_the_english_one_and_other_
     refuses(LessonError, "language='fr' is a language that no lesson has: use one of en, de", shelf.lessons, "fr")
 
 
+@pytest.mark.slow  # it runs every cell
 @pytest.mark.parametrize("slug", [slug for slug in PAGES if not shelf.lessons()[slug].fresh])
 def test_no_answer_is_readable_above_its_question(slug, load):
     """Neither in prose nor in what cells say that stand above it, an unpredicted one's own cell among them."""

@@ -131,9 +131,9 @@ describe("tries", () => {
 
 const prose = (html: string): Part => ({ kind: "prose", html });
 const check = (name: string, cell: string | null = null): Part => ({
-  kind: "check", check: name, question: "?", answer: "number", choices: [], points: 2, worth: [2, 1], inputs: {}, cell,
+  kind: "check", check: name, question: "?", answer: "number", choices: [], points: 2, worth: [2, 1], inputs: {}, cell, computed_by: "",
 });
-const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [], page_part: "" });
+const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [], page_part: "", computed_by: "" });
 
 describe("how much of a lesson is open", () => {
   const parts = [prose("a"), check("one"), check("two", "x"), prose("b"), cell("x"), prose("c"), check("three"), prose("d")];
@@ -178,10 +178,10 @@ describe("a number of a product", () => {
 
 describe("lessons of a saved page", () => {
   const result = (words: string) => ({ lesson: "l", cell: "x", words, shown: [], links: [], flow: [], cards: [], chart: [], frames: [], headlines: [], marked: [], born: null });
-  const parameter = (name: string, kind: "choice" | "number", value: string | number, fills = {}) => ({ name, label: name, kind, value, low: null, high: null, step: null, choices: [], fills });
+  const parameter = (name: string, kind: "choice" | "number", value: string | number, fills = {}) => ({ name, label: name, kind, value, low: null, high: null, step: null, choices: [], fills, whole: false });
   const asked = { ...check("one"), worth: [2, 1] } as Part;
   const saved = {
-    entries: [], lessons: { l: { slug: "l", title: "", summary: "", minutes: 1, sources: [], seed: null, parts: [
+    entries: [], lessons: { l: { slug: "l", title: "", summary: "", minutes: 1, sources: [], seed: null, language: "en", languages: ["en"], parts: [
       { ...cell("x"), parameters: [parameter("way", "choice", "a", { b: { width: "9" } }), parameter("width", "number", 3)] } as Part, asked,
     ] } },
     cells: { "l/x": result("a"), "l/x?way=b": result("b") },

@@ -82,14 +82,17 @@ FACTS: Mapping[str, Fact] = joined("FACTS", _MODULES)
 
 @cache
 def lessons(language: str = ENGLISH) -> Mapping[str, Lesson]:
-    """Every lesson by its slug, in their order; in English where it is not there in that language, as its `language` says.
+    """Every lesson by its slug, in their order.
 
-    Raises LessonError for a language that no lesson has, or for a mistake in a page, which is our fault.
+    Where a lesson is not there in the language it is the English one, as its `language` says. Raises LessonError for a
+    language that no lesson has, or for a mistake in a page, which is our fault.
     """
     one_of("language", language, LANGUAGES, LessonError, "is a language that no lesson has")
     own = LANGUAGES[language]
     pages = [
-        checked(read_lesson(slug, own.get(slug, page).read_text(encoding="utf-8"), language if slug in own else ENGLISH))
+        checked(
+            read_lesson(slug, own.get(slug, page).read_text(encoding="utf-8"), language if slug in own else ENGLISH)
+        )
         for slug, page in PAGES.items()
     ]
     return MappingProxyType({page.slug: page for page in sorted(pages, key=lambda page: (page.order, page.slug))})

@@ -86,8 +86,9 @@ class LiveCell(AnswerBody):
 class Check(AnswerBody):
     """A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
 
-    `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown. `computed_by`:
-    the function by which a page without a server judges a prediction, "" where it cannot, and for other questions.
+    `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
+    `computed_by`: the function by which a page without a server judges a prediction, "" where it cannot, and for other
+    questions.
     """
 
     kind: Literal["check"]

@@ -53,9 +53,7 @@ def entries() -> list[bodies.LessonEntry]:
     ]
 
 
-def lesson(
-    slug: str, seed: int | None = None, language: str = ENGLISH, *, load: Load = shelf.load
-) -> bodies.Lesson:
+def lesson(slug: str, seed: int | None = None, language: str = ENGLISH, *, load: Load = shelf.load) -> bodies.Lesson:
     """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random.
 
     Where it is not there in that language, it is the English one. Errors: NotHere; LessonError for a language that no
@@ -83,9 +81,7 @@ def lesson(
             case SceneBlock():
                 parts.append(bodies.LessonScene.of(part, kind="scene", scene=part.name))
     languages = [code for code, pages in shelf.LANGUAGES.items() if slug in pages]
-    return bodies.Lesson.of(
-        page, summary=shelf.say(page.summary, load), parts=parts, seed=seed, languages=languages
-    )
+    return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed, languages=languages)
 
 
 def cell_body(cell: CellBlock) -> bodies.LiveCell:
@@ -160,9 +156,7 @@ def _by_labels(message: str, parameters: Sequence[Parameter]) -> str:
     return message
 
 
-def check(
-    slug: str, check: str, ask: bodies.CheckAsk, language: str = ENGLISH, *, load: Load = shelf.load
-) -> Verdict:
+def check(slug: str, check: str, ask: bodies.CheckAsk, language: str = ENGLISH, *, load: Load = shelf.load) -> Verdict:
     """Judge an answer, or give the hint or the solution.
 
     Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises.

@@ -1,4 +1,4 @@
-// openapi.json sha256:20909598af62bd178d806454e280d73d4edc99616aa1e3c3e7eac50fc3016118
+// openapi.json sha256:e7995abddab0ec5ff7562ece0a09f5b4010d4e11663fce5b68f47b82ba06337d
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1317,7 +1317,8 @@ export interface components {
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
          *
-         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown. `computed_by`:
+         *     the function by which a page without a server judges a prediction, "" where it cannot, and for other questions.
          */
         Check: {
             /**
@@ -1331,6 +1332,11 @@ export interface components {
             check: string;
             /** Choices */
             choices: string[];
+            /**
+             * Computed By
+             * @default
+             */
+            computed_by: string;
             /** Inputs */
             inputs: {
                 [key: string]: string | number;
@@ -2121,8 +2127,22 @@ export interface components {
         /**
          * Lesson
          * @description A whole lesson. `seed`: that of the checks' inputs where they were drawn, null where they are the page's own.
+         *
+         *     `language`: of its text; `languages`: those that it can be had in.
          */
         Lesson: {
+            /**
+             * Language
+             * @default en
+             */
+            language: string;
+            /**
+             * Languages
+             * @default [
+             *       "en"
+             *     ]
+             */
+            languages: string[];
             /** Minutes */
             minutes: number;
             /** Parts */
@@ -4921,6 +4941,7 @@ export interface operations {
         parameters: {
             query?: {
                 seed?: number | null;
+                language?: string;
             };
             header?: never;
             path: {
@@ -5123,7 +5144,9 @@ export interface operations {
     };
     check: {
         parameters: {
-            query?: never;
+            query?: {
+                language?: string;
+            };
             header?: never;
             path: {
                 slug: string;

@@ -34,7 +34,7 @@ function judged(check: Check, ran: CellResult): Judged {
     ...[right.answer, ...(right.also ?? [])].map((answer) => ({ answer, ...correct })),
   ];
   if (check.choices.length) {
-    const of = (choice: string) => known.find(({ answer }) => isSame(answer, choice)) ?? wrong(right.hint);
+    const of = (choice: string) => (isSame(choice, right.answer) ? correct : wrong(mistakes.find(([mistake]) => isSame(mistake, choice))?.[1] ?? right.hint));
     return { ...shown, verdicts: Object.fromEntries(check.choices.map((choice) => [choice, of(choice)])) };
   }
   const tolerance = typeof right.answer === "string" ? 0 : (right.tolerance ?? usualTolerance(right.answer));
