@@ -79,9 +79,9 @@ def drawn(block, rng, number):
             values[by] = float(fitting[-1] if number == 1 else rng.choice(fitting))
     values |= texts_of(block.run, rng)
     if spoilt:
-        texts = [parameter.name for parameter in shelf.parameters_of(block) if parameter.kind == "text"]
-        name = str(rng.choice(texts or list(values)))
-        values[name] = str(rng.choice(SPOILT)) if texts else float(rng.choice([-1, 2e6, 0.5]))
+        kinds = {parameter.name: parameter.kind for parameter in shelf.parameters_of(block)}
+        name = str(rng.choice([name for name, kind in kinds.items() if kind != "choice"]))
+        values[name] = str(rng.choice(SPOILT)) if kinds[name] == "text" else float(rng.choice([-1, 2e6, 0.5]))
     # what a choice fills is filled by the page, too: the reader's own is what this tests
     for parameter in shelf.parameters_of(block):
         if parameter.own is not None and number % 3:
@@ -179,7 +179,8 @@ def test_predictions_with_a_readers_values_are_judged_in_the_page_as_by_the_libr
             parts = (views.check_body(page, check, inputs), views.cell_body(cell))
             asks.append((slug, *(part.model_dump(mode="json") for part in parts), values))
             try:
-                wanted.append(judged_answers(page, check, inputs, values))
+                with views.named_by_labels(shelf.parameters_of(cell)):
+                    wanted.append(judged_answers(page, check, inputs, values))
             except ManyHeadsError as error:
                 wanted.append(str(error))
     assert len({name for _, name in PREDICTIONS}) == 9

@@ -7,7 +7,8 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -128,11 +129,8 @@ def run_cell(
     """
     block = _entry(_page(slug).cells, cell, f"lesson {slug!r}", "cell")
     progress(f"running {block.title}", 0, 1)
-    try:
+    with named_by_labels(shelf.parameters_of(block)):
         result = shelf.run_cell(block, ask.parameters, load)
-    except ManyHeadsError as error:
-        error.args = (_by_labels(str(error), shelf.parameters_of(block)),)
-        raise
     progress(f"ran {block.title}", 1, 1)
     tables = [
         bodies.Shown.of(
@@ -147,13 +145,19 @@ def run_cell(
     return bodies.CellResult.of(result, lesson=slug, cell=cell, shown=tables)
 
 
-def _by_labels(message: str, parameters: Sequence[Parameter]) -> str:
-    """The message with "d_model=513" as “model width” = 513."""
-    for parameter in parameters:
-        name, label = re.escape(parameter.name), f"\u201c{parameter.label}\u201d"
-        message = re.sub(rf"(?<![\w\u201c]){name}=", f"{label} = ", message)
-        message = re.sub(rf"^{name}(?=[: ])", label, message)
-    return message
+@contextmanager
+def named_by_labels(parameters: Sequence[Parameter]) -> Iterator[None]:
+    """Errors of the work within, with "d_model=513" in their words as “model width” = 513."""
+    try:
+        yield
+    except ManyHeadsError as error:
+        message = str(error)
+        for parameter in parameters:
+            name, label = re.escape(parameter.name), f"\u201c{parameter.label}\u201d"
+            message = re.sub(rf"(?<![\w\u201c]){name}=", f"{label} = ", message)
+            message = re.sub(rf"^{name}(?=[: ])", label, message)
+        error.args = (message,)
+        raise
 
 
 def check(slug: str, check: str, ask: bodies.CheckAsk, language: str = ENGLISH, *, load: Load = shelf.load) -> Verdict:
@@ -163,9 +167,12 @@ def check(slug: str, check: str, ask: bodies.CheckAsk, language: str = ENGLISH, 
     """
     page = _page(slug, language)
     block = _entry(page.checks, check, f"lesson {slug!r}", "check")
-    if ask.show == "verdict":
-        return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong)
-    right = shelf.right_of(page, block, ask.inputs, ask.cell, load)
+    with named_by_labels(shelf.parameters_of(page.cells[block.cell]) if block.cell else ()):
+        if ask.show == "verdict":
+            return shelf.answer(
+                page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong
+            )
+        right = shelf.right_of(page, block, ask.inputs, ask.cell, load)
     return Verdict(
         False, 0, right.hint if ask.show == "hint" else "", solution="" if ask.show == "hint" else solution_of(right)
     )

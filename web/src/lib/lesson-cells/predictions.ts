@@ -150,7 +150,7 @@ function placeWeight(inputs: Values, ran: Ran): Right {
     words: `Its row is: ${words.map((word, i) => `${word} ${fixed(values[row]![i]!, 3)}`).join(", ")}.`,
     hint: "All of a row is 1, and two words that are asked for alike get as much each.",
     tolerance: 0.01,
-    mistakes: new Map(apart.map((share) => [share, `That is what another head gives ${quote(words[place]!)}.`])),
+    mistakes: new Map(apart.map((share) => [Number(share.toFixed(9)), `That is what another head gives ${quote(words[place]!)}.`])),
   };
 }
 

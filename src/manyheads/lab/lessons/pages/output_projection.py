@@ -72,7 +72,8 @@ def sum_of_parts(values: Values, load: Loader) -> Ran:
 
 def head_parts(heads: Float64[ndarray, "h f"], w_o: Float64[ndarray, "hf m"]) -> Float64[ndarray, "h m"]:
     """What each head adds to the output: its numbers times its rows of W_O."""
-    return np.einsum("hf,hfm->hm", heads, rearrange(w_o, "(h f) m -> h f m", h=len(heads)), optimize=True)
+    # 0 times a negative number is -0.0, which a sentence would show
+    return np.einsum("hf,hfm->hm", heads, rearrange(w_o, "(h f) m -> h f m", h=len(heads)), optimize=True) + 0.0
 
 
 _KIND = choice("kind", "W_O", (MIXED, NONE, OWN), {MIXED: {"w_o": MIXING}, NONE: {"w_o": matrix_text(np.eye(4))}})

@@ -165,7 +165,8 @@ def place_weight(values: Values, ran: Ran) -> Right:
     word, rows = table.columns[place], table.values
     answer = float(rows[row, place])
     shares = ", ".join(f"{column} {value:.3f}" for column, value in zip(table.columns, rows[row], strict=True))
-    apart = [share for share in rows[:, place].tolist() if abs(share - answer) > 0.02]
+    # rounded: the shares of two heads may differ by rounding alone, and are then one mistake
+    apart = [round(share, 9) for share in rows[:, place].tolist() if abs(share - answer) > 0.02]
     words = f"Its row is: {shares}."
     return Right(
         answer,
