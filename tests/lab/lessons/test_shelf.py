@@ -201,6 +201,9 @@ def test_a_choice_of_a_translated_lesson_is_judged_as_the_english_one_and_other_
     wrong = shelf.answer(page, check, choices[1], load, num_wrong=1)
     assert not wrong.right and "leaves every difference" in wrong.words and wrong.solution.startswith(choices[0])
     assert not shelf.answer(page, check, "stay as they are", load).answered
+    on_page = learning.lesson("one-head", language="de")
+    assert (on_page.title, on_page.language, on_page.languages) == (page.title, "de", ["en", "de"])
+    assert learning.check("one-head", check.name, CheckAsk(answer=choices[0]), "de").right
     assert list(german) == PAGES and german["masks"] == shelf.lessons()["masks"]
     refuses(LessonError, "language='fr' is a language that no lesson has: use one of en, de", shelf.lessons, "fr")
 
