@@ -1,10 +1,10 @@
 // One ES module and one stylesheet with fixed names, so that the page, a notebook and a single file can all name them; and beside
-// them, by `--mode exact`, the program that some pages without a server load when they compute maps (src/lib/api/exact.ts).
+// them, by `--mode exact` and so on, the programs that a page loads when it needs them (src/lib/api/program.ts).
 import { svelte } from "@sveltejs/vite-plugin-svelte";
 import { defineConfig } from "vitest/config";
 import { leanOpenSeadragon } from "./dev/lean-openseadragon.ts";
 
-const PROGRAMS: Record<string, string> = { exact: "src/lib/exact/program.ts", play: "src/play/program.ts" };
+const PROGRAMS: Record<string, string> = { exact: "src/lib/exact/program.ts", play: "src/play/program.ts", cells: "src/lib/lesson-cells/program.ts" };
 
 export default defineConfig(({ mode }) => ({
   plugins: [svelte(), leanOpenSeadragon()],

@@ -385,7 +385,7 @@ def test_the_pages_types_are_of_the_description_here_and_its_scripts_are_small()
     types = (WEB / "src/lib/api/schema.d.ts").read_text(encoding="utf-8")
     assert types.splitlines()[0] == f"// openapi.json sha256:{digest}"
     assert len(gzip.compress((STATIC / "studio.js").read_bytes(), 9)) < 360_000
-    for name in ("exact.js", "training.js", "circuit.js"):  # what some pages load besides
+    for name in ("exact.js", "cells.js", "training.js", "circuit.js"):  # what some pages load besides
         assert len(gzip.compress((STATIC / name).read_bytes(), 9)) < 20_000
     assert len(gzip.compress((STATIC / "play.js").read_bytes(), 9)) < 45_000  # all scenes, loaded with the first
 

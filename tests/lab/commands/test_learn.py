@@ -73,6 +73,15 @@ def test_a_lesson_is_printed_whole_its_cells_run_and_its_questions_asked(run):
     assert again.out == ran.out == run("learn", "mas").out, "by number, and by the beginning of its name"
 
 
+def test_a_lesson_in_german_is_printed_and_judged_and_another_says_that_it_is_english(run):
+    ran = run("learn", "one-head", "--language", "de", "--answer", "shifted-row", "bleiben, wie sie sind")
+    assert ran.code == 0 and "Jeder von ihnen wird verändert: plus 10" in ran.out and "Right." in ran.out
+    ran = run("learn", "masks", "--language", "de", "--run", "cross-attention", "--json")
+    assert ran.code == 0 and "lesson 'masks' is not there in 'de': this is the English one." in ran.err
+    assert "Die Rechnung, Schritt für Schritt" in run("learn", "--language", "de").out
+    assert_refused(run("learn", "one-head", "--language", "fr"), "use one of en, de")
+
+
 def test_a_lesson_as_json_has_its_numbers_and_its_questions(run):
     document = json.loads(run("learn", "masks", "--json").out)
     kinds = [part["kind"] for part in document["parts"]]

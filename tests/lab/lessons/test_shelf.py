@@ -168,6 +168,46 @@ def figures_that_are_right(text, right, question):
     return [each for each in figures if judge(right, "number", (), 1, each, question).right]
 
 
+TRANSLATED = [(code, slug) for code, pages in shelf.LANGUAGES.items() for slug in pages if code != "en"]
+
+
+@pytest.mark.parametrize(("language", "slug"), TRANSLATED)
+def test_a_translated_lesson_has_the_parts_of_the_english_one_in_their_order(language, slug):
+    page, english = shelf.lessons(language)[slug], shelf.lessons()[slug]
+    assert (page.language, english.language) == (language, "en")
+    assert [type(part) for part in page.parts] == [type(part) for part in english.parts]
+    shared = {
+        "cells": ("name", "run", "values", "at_once", "wide"),
+        "checks": ("name", "run", "values", "answer", "choices", "points", "cell"),
+        "interviews": ("name",),
+    }
+    for blocks, fields in shared.items():
+        for own, other in zip(getattr(page, blocks).values(), getattr(english, blocks).values(), strict=True):
+            assert [getattr(own, field) for field in fields] == [getattr(other, field) for field in fields]
+            texts = [(block.title if blocks == "cells" else block.question) for block in (own, other)]
+            assert texts[0] != texts[1], "translated"
+    for own, other in zip(shelf.texts_of(page), shelf.texts_of(english), strict=True):
+        assert own != other and fact_references("here", own) == fact_references("here", other)
+    for check in page.checks.values():
+        assert set(check.choices) <= set(check.words), "choices are said in the language of the page"
+
+
+def test_a_choice_of_a_translated_lesson_is_judged_as_the_english_one_and_other_lessons_stay_english(load):
+    german = shelf.lessons("de")
+    page, check = german["one-head"], german["one-head"].checks["shifted-row"]
+    question, choices = shelf.ask(check)
+    assert "plus 10" in question and choices[0] == "bleiben, wie sie sind"
+    assert shelf.answer(page, check, choices[0], load).right
+    wrong = shelf.answer(page, check, choices[1], load, num_wrong=1)
+    assert not wrong.right and "leaves every difference" in wrong.words and wrong.solution.startswith(choices[0])
+    assert not shelf.answer(page, check, "stay as they are", load).answered
+    on_page = learning.lesson("one-head", language="de")
+    assert (on_page.title, on_page.language, on_page.languages) == (page.title, "de", ["en", "de"])
+    assert learning.check("one-head", check.name, CheckAsk(answer=choices[0]), "de").right
+    assert list(german) == PAGES and german["masks"] == shelf.lessons()["masks"]
+    refuses(LessonError, "language='fr' is a language that no lesson has: use one of en, de", shelf.lessons, "fr")
+
+
 @pytest.mark.slow  # it runs every cell
 @pytest.mark.parametrize("slug", [slug for slug in PAGES if not shelf.lessons()[slug].fresh])
 def test_no_answer_is_readable_above_its_question(slug, load):

@@ -9,7 +9,7 @@ import {
   traced, withChange, written, type FillingParameter,
 } from "../../src/rooms/learn/cell";
 import { foldAt, rowsOf, type Part } from "../../src/rooms/learn/lesson";
-import { savedCell, savedVerdict, type SavedLessons } from "../../src/lib/api/saved-lessons";
+import { savedVerdict, storedCell, type SavedLessons } from "../../src/lib/api/saved-lessons";
 import {
   numAnswered, pointsLeft, pointsOf, readPoints, readTicks, readTries, savePoints, saveTicks, saveTries, withPoints, withTicks, withTry, wrongOf,
 } from "../../src/rooms/learn/progress";
@@ -131,9 +131,9 @@ describe("tries", () => {
 
 const prose = (html: string): Part => ({ kind: "prose", html });
 const check = (name: string, cell: string | null = null): Part => ({
-  kind: "check", check: name, question: "?", answer: "number", choices: [], points: 2, worth: [2, 1], inputs: {}, cell,
+  kind: "check", check: name, question: "?", answer: "number", choices: [], points: 2, worth: [2, 1], inputs: {}, cell, computed_by: "",
 });
-const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [], page_part: "" });
+const cell = (name: string, wide = false): Part => ({ kind: "cell", cell: name, title: name, parameters: [], at_once: false, wide, code: [], page_part: "", computed_by: "" });
 
 describe("how much of a lesson is open", () => {
   const parts = [prose("a"), check("one"), check("two", "x"), prose("b"), cell("x"), prose("c"), check("three"), prose("d")];
@@ -178,10 +178,10 @@ describe("a number of a product", () => {
 
 describe("lessons of a saved page", () => {
   const result = (words: string) => ({ lesson: "l", cell: "x", words, shown: [], links: [], flow: [], cards: [], chart: [], frames: [], headlines: [], marked: [], born: null });
-  const parameter = (name: string, kind: "choice" | "number", value: string | number, fills = {}) => ({ name, label: name, kind, value, low: null, high: null, step: null, choices: [], fills });
+  const parameter = (name: string, kind: "choice" | "number", value: string | number, fills = {}) => ({ name, label: name, kind, value, low: null, high: null, step: null, choices: [], fills, whole: false });
   const asked = { ...check("one"), worth: [2, 1] } as Part;
   const saved = {
-    entries: [], lessons: { l: { slug: "l", title: "", summary: "", minutes: 1, sources: [], seed: null, parts: [
+    entries: [], lessons: { l: { slug: "l", title: "", summary: "", minutes: 1, sources: [], seed: null, language: "en", languages: ["en"], parts: [
       { ...cell("x"), parameters: [parameter("way", "choice", "a", { b: { width: "9" } }), parameter("width", "number", 3)] } as Part, asked,
     ] } },
     cells: { "l/x": result("a"), "l/x?way=b": result("b") },
@@ -189,16 +189,17 @@ describe("lessons of a saved page", () => {
       otherwise: { right: false, points: 0, words: "Not yet. Think.", answered: true, solution: "" }, hint: "Think.", solution: "4. So." } },
   } as SavedLessons;
   it("have a result for each choice, and compute no other number", () => {
-    expect(savedCell(saved, "l", "x", { way: "a", width: 3 }).words).toBe("a");
-    expect(savedCell(saved, "l", "x", { way: "b", width: 9 }).words).toBe("b");
-    expect(() => savedCell(saved, "l", "x", { way: "a", width: 4 })).toThrow("“width” = 3. To compute others: manyheads studio");
-    expect(() => savedCell(saved, "l", "x", { way: "b", width: 9 }, false)).toThrow("“way” = a");
+    expect(storedCell(saved, "l", "x", { way: "a", width: 3 }).words).toBe("a");
+    expect(storedCell(saved, "l", "x", { way: "b", width: 9 }).words).toBe("b");
+    expect(() => storedCell(saved, "l", "x", { way: "a", width: 4 })).toThrow("“width” = 3. To compute others: manyheads studio");
+    expect(() => storedCell(saved, "l", "x", { way: "b", width: 9 }, false)).toThrow("“way” = a");
   });
-  it("halve the points after a wrong answer or the hint, and show the solution after two", () => {
-    const ask = (answer: string, num_wrong = 0, show: "verdict" | "hint" | "solution" = "verdict") =>
+  it("halve the points after a wrong answer or the hint, and show the solution after two", async () => {
+    const ask = async (answer: string, num_wrong = 0, show: "verdict" | "hint" | "solution" = "verdict") =>
       savedVerdict(saved, "l", "one", { answer, inputs: {}, cell: {}, num_wrong, show });
-    expect([0, 1, 2].map((wrong) => ask("4", wrong).points)).toEqual([2, 1, 0]);
-    expect([ask("5").solution, ask("5", 1).solution, ask("nothing", 1).solution]).toEqual(["", "4. So.", ""]);
-    expect([ask("", 0, "hint").words, ask("", 0, "solution").solution]).toEqual(["Think.", "4. So."]);
+    const points = await Promise.all([0, 1, 2].map(async (wrong) => (await ask("4", wrong)).points));
+    expect(points).toEqual([2, 1, 0]);
+    expect([(await ask("5")).solution, (await ask("5", 1)).solution, (await ask("nothing", 1)).solution]).toEqual(["", "4. So.", ""]);
+    expect([(await ask("", 0, "hint")).words, (await ask("", 0, "solution")).solution]).toEqual(["Think.", "4. So."]);
   });
 });

@@ -254,5 +254,10 @@ def lesson_document(page: Lesson, load: Load, seed: int | None) -> dict[str, Any
                     "kind": "predict" if part.cell else "check", "check": part.name, "question": question,
                     "answer": part.answer, "choices": list(choices), "points": part.points, "inputs": dict(inputs),
                 })  # fmt: skip
-    facts = {"lesson": page.slug, "title": page.title, "summary": lessons.say(page.summary, load)}
+    facts = {
+        "lesson": page.slug,
+        "language": page.language,
+        "title": page.title,
+        "summary": lessons.say(page.summary, load),
+    }
     return {**facts, "minutes": page.minutes, "seed": seed, "parts": parts, "sources": list(page.sources)}

@@ -30,7 +30,7 @@ from manyheads.cli.terminal import (
     stdout_console,
 )
 from manyheads.lab import lessons
-from manyheads.lab.lessons.lesson import Block, CheckBlock, InterviewBlock, Lesson, LessonError
+from manyheads.lab.lessons.lesson import ENGLISH, Block, CheckBlock, InterviewBlock, Lesson, LessonError
 from manyheads.lab.lessons.progress import Progress
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. Default: list the lessons."
 INPUTS_HELP = "With --run or --answer: values that differ from those of the page, as in scale=none."
+LANGUAGE_HELP = "Its text in this language, where it has been translated: de."
 ANSWER_HELP = "Check this answer; of an interview question, how many of its points yours made."
 SEED_HELP = "Draw the numbers of the questions from this seed."
 REPORT_HELP = "Make a class's table: what follows are progress codes, or files with one on each line."
@@ -61,6 +62,7 @@ def learn(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED - 1, help=SEED_HELP, show_default=False)
     ] = None,
+    language: Annotated[str, typer.Option("--language", metavar="CODE", help=LANGUAGE_HELP)] = ENGLISH,
     complete: Annotated[bool, typer.Option("--all", help=ALL_HELP)] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Forget all points.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
@@ -100,9 +102,9 @@ def learn(
     if lesson is None:
         if cell or answered:
             raise LessonError("--run and --answer need a lesson: manyheads learn LESSON --run CELL.")
-        _print_list(progress, as_json)
+        _print_list(progress, language, as_json)
         return
-    shelf = lessons.lessons()
+    shelf = lessons.lessons(language)
     if lesson in shelf:
         slugs = [lesson]
     elif lesson.isascii() and lesson.isdigit() and 1 <= int(lesson) <= len(shelf):
@@ -114,6 +116,8 @@ def learn(
         guess = f" Did you mean {near[0]!r}?" if near else ""
         raise LessonError(f"there is no lesson {lesson[:60]!r}.{guess} There are: {', '.join(shelf)}.")
     page = shelf[slugs[0]]
+    if page.language != language:
+        talk.note(f"lesson {page.slug!r} is not there in {language!r}: this is the English one.")
     parted = [pair.partition("=") for pair in inputs or []]
     if wrong := [name for name, equals, _ in parted if not equals]:
         raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
@@ -245,10 +249,10 @@ def _judged(
 # -------------------------------------------------------------------------------------------------------------- printed
 
 
-def _print_list(progress: Progress, as_json: bool) -> None:
+def _print_list(progress: Progress, language: str, as_json: bool) -> None:
     """The lessons with how far one is."""
     entries: list[dict[str, Any]] = []
-    for page in lessons.lessons().values():
+    for page in lessons.lessons(language).values():
         done, points = progress.of(page.slug, page.questions)
         counts = {"questions": len(page.questions), "answered": done, "points": points}
         about = {"lesson": page.slug, "title": page.title, "summary": page.summary, "minutes": page.minutes}

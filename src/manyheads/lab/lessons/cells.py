@@ -198,13 +198,15 @@ class Cell:
     """A live cell. `run(values, load)` raises LessonError, or what its work raises, for what cannot be done.
 
     `code`: the same computation in other libraries, each line beside the table that it computes. `page_part`: a part of
-    the page that stands in its place, computes the same and needs no server; "" for parameters and tables.
+    the page that stands in its place, computes the same and needs no server; "" for parameters and tables. `in_page`:
+    whether a page without a server computes it: web/src/lib/lesson-cells has a function of its name, too.
     """
 
     run: Callable[[Values, Loader], Ran]
     parameters: tuple[Parameter, ...] = ()
     code: tuple[Listing, ...] = ()
     page_part: PagePart = ""
+    in_page: bool = False
 
 
 @dataclass(frozen=True)

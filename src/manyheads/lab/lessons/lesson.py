@@ -62,6 +62,10 @@ In the head, `group:` is one of GROUPS, under which the lesson is listed (Basics
 number: lessons are listed by it, and one without it comes last. `everyone: yes` marks a lesson that everybody should
 take. `fresh: yes` draws the inputs of all checks anew each time the lesson is opened.
 
+A page in another language is a file of the same name in a folder of that language's code (pages/de/one-head.md): prose,
+titles and questions are translated, blocks and their inputs stay, in the same order. `words:` in its head is a list of
+"English = translated": choices and inputs, as a question shows them. What cells and verdicts say stays English.
+
 Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
 docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can
 edit, and hold no number that code could compute. Why not YAML: titles, questions and sources are prose, with colons and
@@ -73,7 +77,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from manyheads.errors import ManyHeadsError
 
@@ -82,6 +86,7 @@ GROUPS = ("Basics", "Real heads", "Cost", "Circuits", "Quiz")
 SCENES = ("word", "layer")  # of the studio's player, which a page may place
 WORDS_A_MINUTE = 200  # read with care
 LAST = 10**6  # the order of a page that gives none
+ENGLISH = "en"  # the language of the pages that are in no folder of another
 _HEAD = re.compile(r"\A---\n(?P<head>.*?)\n---\n", re.DOTALL)
 _BLOCK = re.compile(
     r"^```(?P<kind>cell|check|predict|interview|scene)(?P<name>[^\n]*)\n(?P<lines>.*?)^```[ \t]*$",
@@ -118,7 +123,10 @@ class CellBlock:
 
 @dataclass(frozen=True)
 class CheckBlock:
-    """`values` are the inputs that question and answer are made from. `cell`: of a prediction, what it is about."""
+    """`values` are the inputs that question and answer are made from. `cell`: of a prediction, what it is about.
+
+    `words`: of a translated page, how choices and inputs are called there.
+    """
 
     name: str
     question: str
@@ -128,6 +136,7 @@ class CheckBlock:
     run: str
     values: Mapping[str, str] = field(default_factory=dict)
     cell: str | None = None
+    words: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ Block = ProseBlock | CellBlock | CheckBlock | InterviewBlock | SceneBlock
 class Lesson:
     """A page as it was read. The one of two lessons with the lower `order` comes first.
 
-    `everyone`: whether it is one of those that everybody should take.
+    `everyone`: whether it is one of those that everybody should take. `language`: the code of the language of its text.
     """
 
     slug: str
@@ -170,6 +179,7 @@ class Lesson:
     order: int = LAST
     group: str = GROUPS[0]
     everyone: bool = False
+    language: str = ENGLISH
 
     @property
     def cells(self) -> dict[str, CellBlock]:
@@ -209,13 +219,14 @@ class Lesson:
         return {name: check.points for name, check in self.checks.items()} | dict.fromkeys(self.interviews, 1)
 
 
-def read_lesson(slug: str, text: str) -> Lesson:
+def read_lesson(slug: str, text: str, language: str = ENGLISH) -> Lesson:
     """The lesson that a file holds. Raises LessonError naming the lesson, and the line or block that is wrong."""
     text = text.replace("\r\n", "\n")
     head = _HEAD.match(text)
     if head is None:
         raise LessonError(f"lesson {slug!r} has no head: begin with a line ---, then title: and so on, then ---.")
-    values, sources = _with_list(f"lesson {slug!r}", head["head"], "sources")
+    values, lists = _with_lists(f"lesson {slug!r}", head["head"], "sources", "words")
+    words = dict(_pair(f"lesson {slug!r}", line, " = ") for line in lists["words"])
     _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order", "group", "everyone"))
     order = values.get("order", str(LAST))
     if not order.isascii() or not order.isdigit():
@@ -227,7 +238,8 @@ def read_lesson(slug: str, text: str) -> Lesson:
     position = head.end()
     for block in _BLOCK.finditer(text, position):
         parts += _prose(text[position : block.start()])
-        parts.append(_block(slug, block["kind"], block["name"].strip(), block["lines"]))
+        made = _block(slug, block["kind"], block["name"].strip(), block["lines"])
+        parts.append(replace(made, words=words) if isinstance(made, CheckBlock) else made)
         position = block.end()
     parts += _prose(text[position:])
     # a scene is named as the player knows it, and may be shown twice
@@ -238,7 +250,16 @@ def read_lesson(slug: str, text: str) -> Lesson:
         )
     fresh, everyone = (values.get(name, "no") == "yes" for name in ("fresh", "everyone"))
     lesson = Lesson(
-        slug, values["title"], values["summary"], tuple(sources), tuple(parts), fresh, int(order), group, everyone
+        slug,
+        values["title"],
+        values["summary"],
+        tuple(lists["sources"]),
+        tuple(parts),
+        fresh,
+        int(order),
+        group,
+        everyone,
+        language,
     )
     for check in lesson.checks.values():
         if check.cell is not None and check.cell not in lesson.cells:
@@ -252,13 +273,13 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
         raise LessonError(f"{where}: a name is small letters, digits and hyphens, as in ```{kind} one-head.")
     if kind == "interview":  # question:, then points: with a list, then answer:, whose text goes on to the end
         before, mark, answer = text.partition("\nanswer:")
-        values, points = _with_list(where, before, "points")
+        values, lists = _with_lists(where, before, "points")
         _require(where, values, ("question",), ())
-        if not points or not mark or not answer.strip():
+        if not lists["points"] or not mark or not answer.strip():
             raise LessonError(
                 f"{where} lacks points or an answer: it needs question:, points: with a list, and answer:."
             )
-        return InterviewBlock(name, values["question"], tuple(points), answer.strip())
+        return InterviewBlock(name, values["question"], tuple(lists["points"]), answer.strip())
     pairs = [_pair(where, line) for line in text.split("\n") if line.strip()]
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -286,25 +307,25 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
     return CheckBlock(name, question, answer, choices, int(num_points), values.pop("run", name), values, cell)
 
 
-def _with_list(where: str, text: str, listed: str) -> tuple[dict[str, str], list[str]]:
-    """Lines 'name: value', and the entries below the line `listed`, each behind a hyphen."""
+def _with_lists(where: str, text: str, *listed: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Lines 'name: value', and the entries below each of the lines `listed`, each behind a hyphen."""
     # A hyphen begins an entry only below its heading: prose may begin a line with one, too.
-    values, entries, listing = {}, [], False
+    values, entries, listing = {}, {name: [] for name in listed}, ""
     for line in filter(str.strip, text.split("\n")):
         if listing and line.lstrip().startswith("- "):
-            entries.append(line.lstrip()[2:].strip())
+            entries[listing].append(line.lstrip()[2:].strip())
             continue
         name, value = _pair(where, line)
-        listing = name == listed
+        listing = name if name in listed else ""
         if not listing:
             values[name] = value
     return values, entries
 
 
-def _pair(where: str, line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon or not name.strip():
-        raise LessonError(f"{where}: {line[:60]!r} is no line 'name: value'.")
+def _pair(where: str, line: str, mark: str = ":") -> tuple[str, str]:
+    name, found_mark, value = line.partition(mark)
+    if not found_mark or not name.strip():
+        raise LessonError(f"{where}: {line[:60]!r} is no line 'name{mark.rstrip()} value'.")
     return name.strip(), value.strip()
 
 

@@ -20,16 +20,26 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from manyheads import models
+from manyheads.base import one_of
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.lab.lessons.answers import Check, Predict, Right, Verdict, judge
 from manyheads.lab.lessons.cells import Cell, Fact, Loader, Ran
-from manyheads.lab.lessons.lesson import CellBlock, CheckBlock, Lesson, LessonError, ProseBlock, read_lesson
+from manyheads.lab.lessons.lesson import (
+    ENGLISH,
+    CellBlock,
+    CheckBlock,
+    Lesson,
+    LessonError,
+    ProseBlock,
+    read_lesson,
+)
 from manyheads.lab.lessons.parameters import Parameter, Value, Values, draw_values, read_values, singular
 
 MISSING = "a number that cannot be had here"
@@ -40,6 +50,12 @@ FACT = re.compile(r"\{\{(?P<reference>[^{}]+)\}\}")
 _FILES = {entry.name: entry for entry in (files("manyheads.lab.lessons") / "pages").iterdir()}
 PAGES = {name.removesuffix(".md"): entry for name, entry in sorted(_FILES.items()) if name.endswith(".md")}
 """Slug -> the page's file; `lessons()` has them in the shelf's order."""
+LANGUAGES: Mapping[str, Mapping[str, Traversable]] = {ENGLISH: PAGES} | {
+    code: {page.name.removesuffix(".md"): page for page in folder.iterdir()}
+    for code, folder in sorted(_FILES.items())
+    if re.fullmatch(r"[a-z]{2}", code)
+}
+"""Language -> slug -> the page's file: a folder of Markdown beside the English pages is another language."""
 
 
 Entry = TypeVar("Entry")
@@ -65,9 +81,20 @@ FACTS: Mapping[str, Fact] = joined("FACTS", _MODULES)
 
 
 @cache
-def lessons() -> Mapping[str, Lesson]:
-    """Every lesson by its slug, in their order. Raises LessonError for a mistake in a page, which is our fault."""
-    pages = [checked(read_lesson(slug, page.read_text(encoding="utf-8"))) for slug, page in PAGES.items()]
+def lessons(language: str = ENGLISH) -> Mapping[str, Lesson]:
+    """Every lesson by its slug, in their order.
+
+    Where a lesson is not there in the language it is the English one, as its `language` says. Raises LessonError for a
+    language that no lesson has, or for a mistake in a page, which is our fault.
+    """
+    one_of("language", language, LANGUAGES, LessonError, "is a language that no lesson has")
+    own = LANGUAGES[language]
+    pages = [
+        checked(
+            read_lesson(slug, own.get(slug, page).read_text(encoding="utf-8"), language if slug in own else ENGLISH)
+        )
+        for slug, page in PAGES.items()
+    ]
     return MappingProxyType({page.slug: page for page in sorted(pages, key=lambda page: (page.order, page.slug))})
 
 
@@ -197,9 +224,9 @@ def ask(check: CheckBlock, inputs: Mapping[str, Value] | None = None) -> tuple[s
     values = inputs_of(check, inputs or {})
 
     def written(value: Value) -> str:
-        """As a question has it: 4,096; 0.5; a text as it is."""
+        """As a question has it: 4,096; 0.5; a text as it is, or as the page's language has it."""
         if isinstance(value, str):
-            return value
+            return check.words.get(value, value)
         return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
     def fill(text: str) -> str:
@@ -209,7 +236,7 @@ def ask(check: CheckBlock, inputs: Mapping[str, Value] | None = None) -> tuple[s
             )
         return singular(PLACE.sub(lambda match: written(values[match[1]]), text))
 
-    return fill(check.question), tuple(fill(choice) for choice in check.choices)
+    return fill(check.question), tuple(fill(check.words.get(choice, choice)) for choice in check.choices)
 
 
 def draw(check: CheckBlock, seed: int) -> Values:
@@ -246,6 +273,10 @@ def right_of(
             raise
         raise LessonError(where) from error
     choices = ask(check, inputs)[1]
+    if check.words:  # functions know the English choices
+        called = dict(zip(ask(replace(check, words={}), inputs)[1], choices, strict=True))
+        mistakes = {called.get(mistake, mistake): words for mistake, words in right.mistakes.items()}
+        right = replace(right, answer=called.get(str(right.answer), right.answer), mistakes=mistakes)
     if (check.answer == "number") == isinstance(right.answer, str) or (choices and right.answer not in choices):
         raise LessonError(
             f"lesson {lesson.slug!r}, check {check.name!r}: {right.answer!r} is right, and cannot be given."

@@ -1,11 +1,11 @@
 """The lessons as a page without a server holds them: prose, cells that were run once, questions and their verdicts.
 
-A cell keeps the result of the numbers that it comes with, to six figures, and with each of its choices; others need the
-studio. A question of choices keeps what is said to each; of a number or a word, what is right, what is a known mistake,
-and what is said to anything else. A scene of one word is kept with its numbers (9 kB); that of a layer, twelve times as
-much, needs the studio. Running all cells takes some 30 seconds, so it is done once, when the page is built:
-`python -m manyheads.lab.room.saved_lessons` writes static/lessons.json.gz, which holds the digest of the lessons that
-it was made from; a test compares.
+A cell of arithmetic is computed by the page. Any other keeps the result of the numbers that it comes with, to six
+figures, and with each of its choices; others need the studio. A question of choices keeps what is said to each; of a
+number or a word, what is right, what is a known mistake, and what is said to anything else. A scene of one word is kept
+with its numbers (9 kB); that of a layer, twelve times as much, needs the studio. Running all cells takes some 30
+seconds, so it is done once, when the page is built: `python -m manyheads.lab.room.saved_lessons` writes
+static/lessons.json.gz, which holds the digest of the lessons that it was made from; a test compares.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from manyheads.base import replacing
 from manyheads.errors import ModelError
 from manyheads.lab.lessons import shelf
 from manyheads.lab.lessons.answers import Verdict, judge, solution_of, usual_tolerance
-from manyheads.lab.lessons.lesson import CheckBlock, Lesson, SceneBlock
+from manyheads.lab.lessons.lesson import ENGLISH, CheckBlock, Lesson, SceneBlock
 from manyheads.lab.lessons.parameters import Parameter, Value
 from manyheads.lab.room import views as learning
 from manyheads.lab.room.schema import CellAsk
@@ -56,12 +56,20 @@ def computed_lessons() -> dict[str, Any]:
     """Every lesson with its cells run and its questions judged. Errors: ModelError where a bundled model is missing."""
     lessons, cells, checks, scenes = {}, {}, {}, {}
     for slug, page in shelf.lessons().items():
-        lesson = learning.lesson(slug, SEED if page.fresh else None)
-        if shelf.MISSING in lesson.model_dump_json():
-            raise ModelError(f"lesson {slug!r} needs a model that is not here: lessons cannot be saved.")
-        lessons[slug] = lesson.model_dump(mode="json")
+        for language in (code for code, pages in shelf.LANGUAGES.items() if slug in pages):
+            lesson, key = learning.lesson(slug, SEED if page.fresh else None, language), slug
+            if shelf.MISSING in lesson.model_dump_json():
+                raise ModelError(f"lesson {slug!r} needs a model that is not here: lessons cannot be saved.")
+            if language != ENGLISH:
+                key = f"{slug}?language={language}"
+            lessons[key], translated = lesson.model_dump(mode="json"), shelf.lessons(language)[slug]
+            for part in lesson.parts:
+                if part.kind == "check" and not part.computed_by:
+                    checks[f"{key}/{part.check}"] = judged_answers(
+                        translated, translated.checks[part.check], part.inputs
+                    )
         for name, cell in page.cells.items():
-            if shelf.CELLS[cell.run].page_part:
+            if shelf.CELLS[cell.run].page_part or shelf.CELLS[cell.run].in_page:
                 continue  # the page computes it by itself
             for choices in _choices(shelf.parameters_of(cell)):
                 result = learning.run_cell(slug, name, CellAsk(parameters=dict(choices)), progress=lambda *_: None)
@@ -73,9 +81,6 @@ def computed_lessons() -> dict[str, Any]:
         for number, part in enumerate(part for part in page.parts if isinstance(part, SceneBlock)):
             if part.name == "word":
                 scenes[f"{slug}/{number}"] = _played(part)
-        for part in lesson.parts:
-            if part.kind == "check":
-                checks[f"{slug}/{part.check}"] = _judged(page, page.checks[part.check], part.inputs)
     entries = [entry.model_dump(mode="json") for entry in learning.entries()]
     return {
         "digest": digest_of_lessons(),
@@ -115,9 +120,14 @@ def _choices(parameters: Sequence[Parameter]) -> Iterator[dict[str, str]]:
     yield from sorted((changes for changes in combinations if not one_by_one or len(changes) <= 1), key=len)
 
 
-def _judged(page: Lesson, check: CheckBlock, inputs: Mapping[str, Value]) -> dict[str, Any]:
-    """What is said to answers of a question with these inputs."""
-    right = shelf.right_of(page, check, inputs, {}, shelf.load)
+def judged_answers(
+    page: Lesson, check: CheckBlock, inputs: Mapping[str, Value], cell: Mapping[str, Value] | None = None
+) -> dict[str, Any]:
+    """What is said to answers of a question with these inputs; for a prediction, with these values in its cell.
+
+    Errors: as `shelf.right_of`.
+    """
+    right = shelf.right_of(page, check, inputs, cell or {}, shelf.load)
     question, choices = shelf.ask(check, inputs)
     shown = {"hint": right.hint, "solution": solution_of(right)}
     if choices:

@@ -30,7 +30,7 @@ class Parameter(AnswerBody):
     """A parameter of a cell, which the reader may change.
 
     `fills`, for a choice: the values that each choice sets for other parameters. One choice sets none: the page selects
-    it as soon as the reader edits a value that another choice has set.
+    it as soon as the reader edits a value that another choice has set. `whole`: whether it is a whole number.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Parameter(AnswerBody):
     step: Number
     choices: list[str]
     fills: dict[str, dict[str, str]] = {}
+    whole: bool = False
 
 
 class Prose(AnswerBody):
@@ -67,7 +68,8 @@ class LiveCell(AnswerBody):
     """A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
 
     `wide`: shown below its text, not beside it. `page_part`: the page's own part that computes it and stands in its
-    place, "" where there is none.
+    place, "" where there is none. `computed_by`: the function by which a page without a server computes it, "" where it
+    cannot.
     """
 
     kind: Literal["cell"]
@@ -78,12 +80,15 @@ class LiveCell(AnswerBody):
     wide: bool = False
     code: list[Listing] = []
     page_part: PagePart = ""
+    computed_by: str = ""
 
 
 class Check(AnswerBody):
     """A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
 
     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
+    `computed_by`: the function by which a page without a server judges a prediction, "" where it cannot, and for other
+    questions.
     """
 
     kind: Literal["check"]
@@ -95,6 +100,7 @@ class Check(AnswerBody):
     worth: list[float]
     inputs: dict[str, str | float]
     cell: str | None
+    computed_by: str = ""
 
 
 class Interview(AnswerBody):
@@ -122,7 +128,10 @@ Part = Annotated[Prose | LiveCell | Check | Interview | LessonScene, Field(discr
 
 
 class Lesson(AnswerBody):
-    """A whole lesson. `seed`: that of the checks' inputs where they were drawn, null where they are the page's own."""
+    """A whole lesson. `seed`: that of the checks' inputs where they were drawn, null where they are the page's own.
+
+    `language`: of its text; `languages`: those that it can be had in.
+    """
 
     slug: str
     title: str
@@ -131,6 +140,8 @@ class Lesson(AnswerBody):
     parts: list[Part]
     sources: list[str]
     seed: int | None
+    language: str = "en"
+    languages: list[str] = ["en"]
 
 
 Inputs = Annotated[dict[str, Annotated[str, Field(max_length=4_000)] | float], Field(max_length=20)]

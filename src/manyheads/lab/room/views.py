@@ -7,7 +7,8 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from manyheads.base import percent
 from manyheads.errors import ManyHeadsError
 from manyheads.lab.lessons import CellBlock, Lesson, ProseBlock, shelf
 from manyheads.lab.lessons.answers import Verdict, points_left, solution_of, tries_of
-from manyheads.lab.lessons.lesson import CheckBlock, InterviewBlock, SceneBlock
+from manyheads.lab.lessons.lesson import ENGLISH, CheckBlock, InterviewBlock, SceneBlock
 from manyheads.lab.lessons.parameters import Parameter
 from manyheads.lab.room import schema as bodies
 from manyheads.lab.room.schema import Trained, TrainedWay
@@ -53,9 +54,13 @@ def entries() -> list[bodies.LessonEntry]:
     ]
 
 
-def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bodies.Lesson:
-    """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random. Raises NotHere."""
-    page = _page(slug)
+def lesson(slug: str, seed: int | None = None, language: str = ENGLISH, *, load: Load = shelf.load) -> bodies.Lesson:
+    """One whole lesson, its facts computed; with a seed, its checks' inputs drawn at random.
+
+    Where it is not there in that language, it is the English one. Errors: NotHere; LessonError for a language that no
+    lesson has.
+    """
+    page = _page(slug, language)
     seed = secrets.randbelow(MAX_SEED) if seed is None and page.fresh else seed
     parts: list[bodies.Part] = []
     for part in page.parts:
@@ -63,17 +68,7 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
             case ProseBlock():
                 parts.append(bodies.Prose(kind="prose", html=_html(part.text, load)))
             case CellBlock():
-                parameters = [bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(part)]
-                cell = shelf.CELLS[part.run]
-                code = [
-                    bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
-                    for listing in cell.code
-                ]
-                parts.append(
-                    bodies.LiveCell.of(
-                        part, kind="cell", cell=part.name, parameters=parameters, code=code, page_part=cell.page_part
-                    )
-                )
+                parts.append(cell_body(part))
             case InterviewBlock():
                 question, points = shelf.say(part.question, load), [shelf.say(point, load) for point in part.points]
                 answer = _html(part.answer, load)
@@ -83,24 +78,45 @@ def lesson(slug: str, seed: int | None = None, *, load: Load = shelf.load) -> bo
                     )
                 )
             case CheckBlock():
-                inputs = shelf.inputs_of(part, {} if seed is None else shelf.draw(part, seed))
-                question, choices = shelf.ask(part, inputs)
-                num_tries = tries_of(choices)
-                worth = [points_left(part.points, num_wrong, num_tries) for num_wrong in range(num_tries)]
-                parts.append(
-                    bodies.Check.of(
-                        part,
-                        kind="check",
-                        check=part.name,
-                        question=question,
-                        choices=list(choices),
-                        worth=worth,
-                        inputs=inputs,
-                    )
-                )
+                parts.append(check_body(page, part, {} if seed is None else shelf.draw(part, seed)))
             case SceneBlock():
                 parts.append(bodies.LessonScene.of(part, kind="scene", scene=part.name))
-    return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed)
+    languages = [code for code, pages in shelf.LANGUAGES.items() if slug in pages]
+    return bodies.Lesson.of(page, summary=shelf.say(page.summary, load), parts=parts, seed=seed, languages=languages)
+
+
+def cell_body(cell: CellBlock) -> bodies.LiveCell:
+    """A cell as the page gets it, not yet run."""
+    function = shelf.CELLS[cell.run]
+    return bodies.LiveCell.of(
+        cell,
+        kind="cell",
+        cell=cell.name,
+        parameters=[bodies.Parameter.of(parameter) for parameter in shelf.parameters_of(cell)],
+        code=[
+            bodies.Listing.of(listing, lines=[bodies.CodeLine.of(line) for line in listing.lines])
+            for listing in function.code
+        ],
+        page_part=function.page_part,
+        computed_by=cell.run if function.in_page else "",
+    )
+
+
+def check_body(page: Lesson, check: CheckBlock, changes: Mapping[str, str | int | float]) -> bodies.Check:
+    """A question as the page gets it, made from these inputs; from the lesson's own where they say nothing."""
+    inputs = shelf.inputs_of(check, changes)
+    question, choices = shelf.ask(check, inputs)
+    num_tries = tries_of(choices)
+    return bodies.Check.of(
+        check,
+        kind="check",
+        check=check.name,
+        question=question,
+        choices=list(choices),
+        worth=[points_left(check.points, num_wrong, num_tries) for num_wrong in range(num_tries)],
+        inputs=inputs,
+        computed_by=check.run if check.cell and shelf.CELLS[page.cells[check.cell].run].in_page else "",
+    )
 
 
 def run_cell(
@@ -113,11 +129,8 @@ def run_cell(
     """
     block = _entry(_page(slug).cells, cell, f"lesson {slug!r}", "cell")
     progress(f"running {block.title}", 0, 1)
-    try:
+    with named_by_labels(shelf.parameters_of(block)):
         result = shelf.run_cell(block, ask.parameters, load)
-    except ManyHeadsError as error:
-        error.args = (_by_labels(str(error), shelf.parameters_of(block)),)
-        raise
     progress(f"ran {block.title}", 1, 1)
     tables = [
         bodies.Shown.of(
@@ -132,32 +145,41 @@ def run_cell(
     return bodies.CellResult.of(result, lesson=slug, cell=cell, shown=tables)
 
 
-def _by_labels(message: str, parameters: Sequence[Parameter]) -> str:
-    """The message with "d_model=513" as “model width” = 513."""
-    for parameter in parameters:
-        name, label = re.escape(parameter.name), f"\u201c{parameter.label}\u201d"
-        message = re.sub(rf"(?<![\w\u201c]){name}=", f"{label} = ", message)
-        message = re.sub(rf"^{name}(?=[: ])", label, message)
-    return message
+@contextmanager
+def named_by_labels(parameters: Sequence[Parameter]) -> Iterator[None]:
+    """Errors of the work within, with "d_model=513" in their words as “model width” = 513."""
+    try:
+        yield
+    except ManyHeadsError as error:
+        message = str(error)
+        for parameter in parameters:
+            name, label = re.escape(parameter.name), f"\u201c{parameter.label}\u201d"
+            message = re.sub(rf"(?<![\w\u201c]){name}=", f"{label} = ", message)
+            message = re.sub(rf"^{name}(?=[: ])", label, message)
+        error.args = (message,)
+        raise
 
 
-def check(slug: str, check: str, ask: bodies.CheckAsk, *, load: Load = shelf.load) -> Verdict:
+def check(slug: str, check: str, ask: bodies.CheckAsk, language: str = ENGLISH, *, load: Load = shelf.load) -> Verdict:
     """Judge an answer, or give the hint or the solution.
 
     Errors: NotHere; LessonError for inputs that do not fit; whatever the check's work raises.
     """
-    page = _page(slug)
+    page = _page(slug, language)
     block = _entry(page.checks, check, f"lesson {slug!r}", "check")
-    if ask.show == "verdict":
-        return shelf.answer(page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong)
-    right = shelf.right_of(page, block, ask.inputs, ask.cell, load)
+    with named_by_labels(shelf.parameters_of(page.cells[block.cell]) if block.cell else ()):
+        if ask.show == "verdict":
+            return shelf.answer(
+                page, block, ask.answer, load, inputs=ask.inputs, cell=ask.cell, num_wrong=ask.num_wrong
+            )
+        right = shelf.right_of(page, block, ask.inputs, ask.cell, load)
     return Verdict(
         False, 0, right.hint if ask.show == "hint" else "", solution="" if ask.show == "hint" else solution_of(right)
     )
 
 
-def _page(slug: str) -> Lesson:
-    return _entry(shelf.lessons(), slug, "the studio", "lesson")
+def _page(slug: str, language: str = ENGLISH) -> Lesson:
+    return _entry(shelf.lessons(language), slug, "the studio", "lesson")
 
 
 def _entry(entries: Mapping[str, Value], name: str, where: str, kind: str) -> Value:

@@ -96,7 +96,7 @@ if (globalThis.DecompressionStream) {{
 
 
 PROGRAM = '<script type="text/plain" id="manyheads-{name}" data-program="" data-bytes="{num_bytes}">{data}</script>'
-PROGRAMS = ("exact", "play")  # parts of the page that it loads when they are needed
+PROGRAMS = ("exact", "play", "cells")  # parts of the page that it loads when they are needed
 NAME = "lessons.json.gz"
 ROOMS = ("atlas", "head", "compare", "size")  # that need a recording at most
 

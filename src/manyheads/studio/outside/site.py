@@ -45,7 +45,7 @@ from manyheads.studio.views.maps import ABSENT, thumbnails_of, unpack
 
 MARK, INSIDE, LESSONS = "manyheads-site.json", "recordings", "lessons.heads-page"
 OURS = re.compile(
-    rf"(index|studio)\.html|(studio|site)\.(js|css)|(exact|play)\.js|favicon\.svg|{re.escape(MARK)}|[a-z0-9-]+\.(heads-page|png)"
+    rf"(index|studio)\.html|(studio|site)\.(js|css)|(cells|exact|play)\.js|favicon\.svg|{re.escape(MARK)}|[a-z0-9-]+\.(heads-page|png)"
 )
 COPIED = ("studio.js", "studio.css", "site.js", "site.css", "favicon.svg")
 POLICY = (

@@ -177,17 +177,17 @@ export class Client {
     return this.#json("/api/lessons");
   }
 
-  /** One lesson. With a seed, the inputs of its checks are drawn at random from that seed. */
-  lesson(slug: string, seed?: number, signal?: AbortSignal): Promise<Lesson> {
-    return this.#json(`/api/lessons/${e(slug)}${query({ seed })}`, signal);
+  /** One lesson, in English where it is not there in the language. With a seed, the inputs of its checks are drawn at random. */
+  lesson(slug: string, how: { seed?: number; language?: string } = {}, signal?: AbortSignal): Promise<Lesson> {
+    return this.#json(`/api/lessons/${e(slug)}${query(how)}`, signal);
   }
 
   startCell(slug: string, cell: string, parameters: CellAsk["parameters"]): Promise<Job> {
     return this.#post(`/api/lessons/${e(slug)}/cells/${e(cell)}`, { parameters });
   }
 
-  check(slug: string, check: string, body: RequestBody<CheckAsk, "answer">): Promise<CheckResult> {
-    return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}`, body);
+  check(slug: string, check: string, body: RequestBody<CheckAsk, "answer">, language?: string): Promise<CheckResult> {
+    return this.#post(`/api/lessons/${e(slug)}/checks/${e(check)}${query({ language })}`, body);
   }
 
   // ------------------------------------------------------------------ pairs of texts, and circuits

@@ -2,6 +2,7 @@
 // they hold such factors or a recording is dropped on them; it is no part of the first script. A single file holds it packed, a
 // published folder has it beside studio.js.
 import type { Envelope, EnvelopeArray } from "./envelope";
+import { pageProgram } from "./program";
 import type { Atlas, HeadCard, How, LayerInfo, Pair, RecordingInfo } from "./types";
 
 /** A part of a map. `exact`: every row was read. */
@@ -147,28 +148,7 @@ export interface ExactProgram {
 
 export type { EnvelopeArray };
 
-const ADDRESS = "exact.js"; // beside the page of a published folder
-let program: Promise<ExactProgram> | null = null;
-
-/** The program, loaded once. By a script element: the policies of these pages allow that, and the program tells of itself. */
+/** The program, loaded once. */
 export function exactProgram(): Promise<ExactProgram> {
-  program ??= load();
-  program.catch(() => (program = null)); // the next call tries again
-  return program;
-}
-
-async function load(): Promise<ExactProgram> {
-  const known = () => (globalThis as { manyheadsExact?: ExactProgram }).manyheadsExact;
-  if (known()) return known()!;
-  const packed = document.getElementById("manyheads-exact") as (HTMLElement & { unpacked?: () => Promise<string> }) | null;
-  const script = document.createElement("script");
-  script.type = "module";
-  await new Promise<void>((resolve, reject) => {
-    addEventListener("manyheads-exact", () => resolve(), { once: true });
-    script.onerror = () => reject(new Error(`${ADDRESS}, the part of this page that computes maps, cannot be fetched`));
-    if (!packed?.unpacked) script.src = ADDRESS;
-    else void packed.unpacked().then((text) => document.body.append(Object.assign(script, { textContent: text })), reject);
-    if (script.src) document.head.append(script);
-  });
-  return known()!;
+  return pageProgram("exact");
 }

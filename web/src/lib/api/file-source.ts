@@ -211,19 +211,17 @@ async function described(recording: HeldRecording, index: number): Promise<Recor
 }
 
 /** What saved lessons answer: their list, one of them, a cell's result, the verdict on an answer. */
-function ofLessons(saved: SavedLessons, path: string, body?: unknown): Answer {
-  const [slug, kind, name = ""] = new URL(path, "http://saved/").pathname.split("/").slice(3).map(decodeURIComponent);
+async function ofLessons(saved: SavedLessons, path: string, body?: unknown): Promise<Answer> {
+  const { pathname, searchParams } = new URL(path, "http://saved/");
+  const [slug, kind, name = ""] = pathname.split("/").slice(3).map(decodeURIComponent);
   if (slug === undefined) return json(saved.entries);
-  const lesson = saved.lessons[slug];
+  const translated = `${slug}?language=${searchParams.get("language")}`;
+  const page = translated in saved.lessons ? translated : slug;
+  const lesson = saved.lessons[page];
   if (!lesson) throw refusal(`There is no lesson '${slug.slice(0, 60)}' in this page.`);
   if (kind === "scenes") return json(savedScene(saved, slug, Number(name)));
-  if (kind === "cells") return json(done(savedCell(saved, slug, name, (body as { parameters: Record<string, unknown> }).parameters)));
-  if (kind === "checks") {
-    const ask = body as CheckAsk;
-    const part = lesson.parts.find((part) => part.kind === "check" && part.check === name);
-    if (part?.kind === "check" && part.cell !== null) savedCell(saved, slug, part.cell, ask.cell ?? {}, false); // refused for whatever was changed
-    return json(savedVerdict(saved, slug, name, ask));
-  }
+  if (kind === "cells") return json(done(await savedCell(saved, slug, name, (body as { parameters: Record<string, string | number> }).parameters)));
+  if (kind === "checks") return json(await savedVerdict(saved, page, name, body as CheckAsk));
   return json(lesson);
 }
 

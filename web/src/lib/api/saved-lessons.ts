@@ -1,16 +1,18 @@
-// The lessons of a page without a server: each cell's result with the numbers that it comes with and with each of its choices,
-// and what is said to answers. lab/room/saved_lessons.py computes them. What else a reader may try needs the studio, and is
-// refused in words.
-import { StudioError } from "./source";
+// The lessons of a page without a server. Cells of arithmetic are computed by the program cells.js (lib/lesson-cells); of others the
+// page holds the result with the numbers that they come with and with each of their choices, and of questions what is said to
+// answers. lab/room/saved_lessons.py computes these. What else a reader may try needs the studio, and is refused in words.
 import { parseEnvelope, type Envelope } from "./envelope";
-import type { CellResult, CheckAsk, CheckResult, Lesson, LessonEntry, RecordingInfo } from "./types";
+import { pageProgram } from "./program";
+import { StudioError } from "./source";
+import type { CellResult, Check, CheckAsk, CheckResult, Lesson, LessonEntry, LiveCell, RecordingInfo } from "./types";
 
-interface Known extends CheckResult {
+/** What is said to a known answer, right or wrong. */
+export interface Known extends CheckResult {
   answer: string | number;
 }
 
 /** A question's verdicts: of each choice, or of known answers and of all others. */
-interface Judged {
+export interface Judged {
   verdicts?: Record<string, CheckResult>;
   unit?: string;
   /** Whether the unit is part of the answer. */
@@ -24,6 +26,7 @@ interface Judged {
 
 export interface SavedLessons {
   entries: LessonEntry[];
+  /** By lesson; a translated page by "one-head?language=de". */
   lessons: Record<string, Lesson>;
   cells: Record<string, CellResult>;
   checks: Record<string, Judged>;
@@ -45,13 +48,44 @@ export function savedScene(saved: SavedLessons, slug: string, number: number): S
   return { ...scene, said: parseEnvelope(bytes.buffer) };
 }
 
-/** The result of a cell. Throws a StudioError for other numbers than those that the lesson has; choices may be others, unless
-    `others` is false: verdicts on predictions are those of the lesson's own. */
-export function savedCell(saved: SavedLessons, slug: string, cell: string, parameters: Record<string, unknown>, others = true): CellResult {
+/** The program cells.js, which computes cells of arithmetic. */
+export interface CellsProgram {
+  /** The result of a cell of `lesson` with the reader's values. Throws an Error whose words say what does not fit. */
+  ranCell(lesson: string, cell: LiveCell, values: Readonly<Record<string, string | number>>): CellResult;
+  /** What is said to answers of a prediction about a cell, from its result. Throws likewise. */
+  judged(check: Check, ran: CellResult): Judged;
+}
+
+/** The result of a cell, computed or stored. Throws a StudioError for values that do not fit, or were not stored. */
+export async function savedCell(saved: SavedLessons, slug: string, cell: string, values: Record<string, string | number>): Promise<CellResult> {
+  const part = cellOf(saved, slug, cell);
+  return part.computed_by ? computed((program) => program.ranCell(slug, part, values)) : storedCell(saved, slug, cell, values);
+}
+
+async function computed<Result>(work: (program: CellsProgram) => Result): Promise<Result> {
+  const program = await pageProgram<CellsProgram>("cells");
+  try {
+    return work(program);
+  } catch (error) {
+    throw refusal(error instanceof Error ? error.message : String(error));
+  }
+}
+
+function cellOf(saved: SavedLessons, slug: string, cell: string): LiveCell {
   const part = saved.lessons[slug]?.parts.find((part) => part.kind === "cell" && part.cell === cell);
-  if (part?.kind !== "cell" || !saved.cells[`${slug}/${cell}`]) throw refusal(`There is no cell ${cell} in this page.`);
-  const isOther = ({ name, value }: { name: string; value: unknown }) => name in parameters && String(parameters[name]) !== String(value);
-  const changed = part.parameters.filter(isOther);
+  if (part?.kind !== "cell") throw refusal(`There is no cell ${cell} in this page.`);
+  return part;
+}
+
+function changedIn(part: LiveCell, values: Record<string, unknown>): LiveCell["parameters"] {
+  return part.parameters.filter(({ name, value }) => name in values && String(values[name]) !== String(value));
+}
+
+/** The stored result of a cell. Throws a StudioError for other numbers than those that the lesson has; choices may be others, unless
+    `others` is false: verdicts on predictions are those of the lesson's own. */
+export function storedCell(saved: SavedLessons, slug: string, cell: string, parameters: Record<string, unknown>, others = true): CellResult {
+  const part = cellOf(saved, slug, cell);
+  const changed = changedIn(part, parameters);
   const chosen = changed.filter(({ kind }) => kind === "choice").map(({ name }) => `${name}=${String(parameters[name])}`);
   const result = saved.cells[[`${slug}/${cell}`, ...chosen].join("?")];
   // A choice fills fields: these are then others, too, and belong to the choice.
@@ -62,10 +96,22 @@ export function savedCell(saved: SavedLessons, slug: string, cell: string, param
   return result;
 }
 
-export function savedVerdict(saved: SavedLessons, slug: string, check: string, ask: CheckAsk): CheckResult {
-  const judged = saved.checks[`${slug}/${check}`];
-  const part = saved.lessons[slug]?.parts.find((part) => part.kind === "check" && part.check === check);
-  if (!judged || part?.kind !== "check") throw refusal(`There is no question ${check} in this page.`);
+/** The verdict on an answer. A prediction is judged by what its cell computes with the reader's values; where the cell is not computed
+    in the page, only the lesson's own values are judged, and others refused. `page`: its key among the lessons. Throws a
+    StudioError. */
+export async function savedVerdict(saved: SavedLessons, page: string, check: string, ask: CheckAsk): Promise<CheckResult> {
+  const slug = page.split("?")[0]!;
+  const part = saved.lessons[page]?.parts.find((part) => part.kind === "check" && part.check === check);
+  if (part?.kind !== "check") throw refusal(`There is no question ${check} in this page.`);
+  if (part.cell !== null && part.computed_by) {
+    const cell = cellOf(saved, slug, part.cell);
+    return verdictOf(part, await computed((program) => program.judged(part, program.ranCell(slug, cell, ask.cell ?? {}))), ask);
+  }
+  if (part.cell !== null) storedCell(saved, slug, part.cell, ask.cell ?? {}, false);
+  return verdictOf(part, saved.checks[`${page}/${check}`]!, ask);
+}
+
+function verdictOf(part: Check, judged: Judged, ask: CheckAsk): CheckResult {
   const { hint, solution } = judged;
   if (ask.show === "hint") return { right: false, points: 0, words: hint, answered: true, solution: "" };
   if (ask.show === "solution") return { right: false, points: 0, words: "", answered: true, solution };

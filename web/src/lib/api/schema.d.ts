@@ -1,4 +1,4 @@
-// openapi.json sha256:d75f0451ac01303b97c60f1a51f8d0d0cfe0e7fe18d372c114155e4fc5a23e6f
+// openapi.json sha256:e7995abddab0ec5ff7562ece0a09f5b4010d4e11663fce5b68f47b82ba06337d
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1317,7 +1317,8 @@ export interface components {
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
          *
-         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown. `computed_by`:
+         *     the function by which a page without a server judges a prediction, "" where it cannot, and for other questions.
          */
         Check: {
             /**
@@ -1331,6 +1332,11 @@ export interface components {
             check: string;
             /** Choices */
             choices: string[];
+            /**
+             * Computed By
+             * @default
+             */
+            computed_by: string;
             /** Inputs */
             inputs: {
                 [key: string]: string | number;
@@ -2121,8 +2127,22 @@ export interface components {
         /**
          * Lesson
          * @description A whole lesson. `seed`: that of the checks' inputs where they were drawn, null where they are the page's own.
+         *
+         *     `language`: of its text; `languages`: those that it can be had in.
          */
         Lesson: {
+            /**
+             * Language
+             * @default en
+             */
+            language: string;
+            /**
+             * Languages
+             * @default [
+             *       "en"
+             *     ]
+             */
+            languages: string[];
             /** Minutes */
             minutes: number;
             /** Parts */
@@ -2224,7 +2244,8 @@ export interface components {
          * @description A live cell: `cell` names an experiment of the library; the page never sends code. `at_once`: run when opened.
          *
          *     `wide`: shown below its text, not beside it. `page_part`: the page's own part that computes it and stands in its
-         *     place, "" where there is none.
+         *     place, "" where there is none. `computed_by`: the function by which a page without a server computes it, "" where it
+         *     cannot.
          */
         LiveCell: {
             /**
@@ -2239,6 +2260,11 @@ export interface components {
              * @default []
              */
             code: components["schemas"]["Listing"][];
+            /**
+             * Computed By
+             * @default
+             */
+            computed_by: string;
             /**
              * @description discriminator enum property added by openapi-typescript
              * @enum {string}
@@ -2470,7 +2496,7 @@ export interface components {
          * @description A parameter of a cell, which the reader may change.
          *
          *     `fills`, for a choice: the values that each choice sets for other parameters. One choice sets none: the page selects
-         *     it as soon as the reader edits a value that another choice has set.
+         *     it as soon as the reader edits a value that another choice has set. `whole`: whether it is a whole number.
          */
         Parameter: {
             /** Choices */
@@ -2501,6 +2527,11 @@ export interface components {
             step: number | null;
             /** Value */
             value: string | number;
+            /**
+             * Whole
+             * @default false
+             */
+            whole: boolean;
         };
         /** PatchAsk */
         PatchAsk: {
@@ -4910,6 +4941,7 @@ export interface operations {
         parameters: {
             query?: {
                 seed?: number | null;
+                language?: string;
             };
             header?: never;
             path: {
@@ -5112,7 +5144,9 @@ export interface operations {
     };
     check: {
         parameters: {
-            query?: never;
+            query?: {
+                language?: string;
+            };
             header?: never;
             path: {
                 slug: string;

@@ -48,7 +48,7 @@ def attention_cost(values: Values, load: Loader) -> Ran:
                    ("one head's QKV", "all heads' QKV", "with W_O", "full-width heads"), ("weights",)),
             matrix("FLOPs", f"of a text, in {prefix}FLOP: a multiply and an add are two", parts[:, None] / factor,
                    names, (f"{prefix}FLOP",)),
-            matrix("shares", "of these FLOPs, in percent", 100 * parts[:, None] / total, names, ("%",)),
+            matrix("shares", "of these FLOPs, in percent", 100 * (parts[:, None] / total), names, ("%",)),
         ),
     )  # fmt: skip
 
@@ -94,6 +94,7 @@ CELLS: Mapping[str, Cell] = {
             _BIASES,
             _MASK,
         ),
+        in_page=True,
     ),
     "attention-by-length": Cell(
         by_length,
@@ -103,6 +104,7 @@ CELLS: Mapping[str, Cell] = {
             whole("tokens", "a length of yours", 1024, 1, 1_000_000, 64),
             _MASK,
         ),
+        in_page=True,
     ),
 }
 

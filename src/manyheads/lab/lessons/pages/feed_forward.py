@@ -306,6 +306,7 @@ CELLS: Mapping[str, Cell] = {
             text("w3", "W3 (of SwiGLU)", "1 1 0 0\n0 0 1 1"),
             text("w2", "W2", _W2),
         ),
+        in_page=True,
     ),
     "block-sizes": Cell(
         block_sizes,
@@ -313,6 +314,7 @@ CELLS: Mapping[str, Cell] = {
             whole("d_model", "model width d", 4096, 8, 32_768, 8),
             whole("multiple", "rounded up to a multiple of", 256, 1, 4096),
         ),
+        in_page=True,
     ),
     "model-shares": Cell(model_shares, (choice("model", "model", MODELS),)),
 }

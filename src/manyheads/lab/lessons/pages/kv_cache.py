@@ -1,7 +1,7 @@
 """The KV cache, GQA and MQA: how large the cache is, and that a text read through it comes out the same.
 
-Sizes are `mh.size`'s. The other cell runs a small layer of ours on random tokens: all at once, then one by one with a
-`KVCache`, as a model does that writes.
+Sizes are `mh.size`'s. The other cell runs a small layer of the reference on random tokens: all at once, then one by one
+with a cache, as a model does that writes (`nn.KVCache` is the one for models).
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
+from einops import rearrange
 
-from manyheads import nn
 from manyheads.base import divisors
 from manyheads.lab.lessons.answers import Check, Predict, Right
 from manyheads.lab.lessons.cells import Cell, Curve, Fact, Loader, Panel, Ran, matrix
 from manyheads.lab.lessons.parameters import Values, choice, fitting, require_fitting, text, whole
 from manyheads.models import size
+from manyheads.reference import NaiveWeights, attend, initialise, naive
 from manyheads.sizing import DTYPES, PRESETS
 
 GIB, GB = 2**30, 1e9
+ROUNDING = 1e-9  # of outputs in float64 that should be the same
 LLAMA = "llama-2-70b"
 REAL = ("gpt2", "gpt3-175b", LLAMA)
 BYTES = ("fp16", "fp32", "fp8")
@@ -116,32 +118,33 @@ def real_models(values: Values, load: Loader) -> Ran:
 
 def decode(values: Values, load: Loader) -> Ran:
     """A small causal layer reads a text at once, then token by token with a cache. Raises ShapeError."""
-    import torch
-
     require_fitting(values)
     n, h, g, d = (values.whole(name) for name in ("tokens", "heads", "kv_heads", "width"))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(values.whole("seed"))
-        layer = nn.MultiHeadAttention(h * d, h, g, batch_first=True, causal=True).eval()
-        x = torch.randn(1, n, h * d)
-        at_once, _ = layer(x, need_weights=False)
-        cache, outs, cached = nn.KVCache(), [], []
-        for position in range(n):
-            out, _ = layer(x[:, position : position + 1], need_weights=False, cache=cache)
-            keys, read = cache.held()
-            outs.append(out)
-            cached.append([1, cache.num_keys, keys.numel() + read.numel(), position + 1])
-    one_by_one = torch.cat(outs, 1)
-    gap = float((one_by_one - at_once).abs().max())
+    rng = np.random.Generator(np.random.PCG64(values.whole("seed")))
+    weights = initialise(rng, h * d, h, g)
+    assert isinstance(weights, NaiveWeights)
+    x = rng.normal(size=(n, h * d))
+    at_once = naive(x, weights, causal=True).out
+    keys, read = np.empty((g, 0, d)), np.empty((g, 0, d))
+    outs, cached = [], []
+    for position in range(n):
+        # the new token's row of q, k and v; all earlier keys and values come from the cache
+        q, k, v = (x[position : position + 1] @ matrices for matrices in (weights.w_q, weights.w_k, weights.w_v))
+        keys, read = np.concatenate((keys, k), 1), np.concatenate((read, v), 1)
+        heads = attend(q[None], keys[None], read[None]).out[0]
+        outs.append(rearrange(heads, "h q f -> q (h f)") @ weights.w_o)
+        cached.append([len(k[0]), keys.shape[1], keys.size + read.size, position + 1])
+    one_by_one = np.concatenate(outs)
+    assert np.abs(one_by_one - at_once).max() < ROUNDING
     columns = ("computed", "in cache", "numbers", "without")
     meaning = "rows of K computed at this step; rows in the cache; numbers it holds; rows to compute without it"
     numbers = int(cached[-1][2])
     return Ran(
-        f"The outputs differ by {gap:.0e} at the most, which is rounding. After {n} tokens the cache keeps {numbers:,} "
-        f"numbers: 2 x {g} KV heads x {n} tokens x {d}.",
+        f"The outputs are the same, but for rounding. After {n} tokens the cache keeps {numbers:,} numbers: "
+        f"2 x {g} KV heads x {n} tokens x {d}.",
         (
-            matrix("all at once", "the layer's output, a row a token", np.asarray(at_once[0].double()), "token", "m"),
-            matrix("one by one", "the same with a cache", np.asarray(one_by_one[0].double()), "token", "m"),
+            matrix("all at once", "the layer's output, a row a token", at_once, "token", "m"),
+            matrix("one by one", "the same with a cache", one_by_one, "token", "m"),
             matrix("cache", meaning, np.array(cached), "token", columns),
         ),
     )
@@ -171,9 +174,11 @@ SHAPE = (
 CELLS: Mapping[str, Cell] = {
     "real-models": Cell(real_models, (*SHAPE[-2:], choice("dtype", "a number is", BYTES))),
     "cache-by-context": Cell(
-        cache_by_context, (*SHAPE[:4], whole("context", "tokens of a text", 32_768, 8, 1_000_000, 8))
+        cache_by_context,
+        (*SHAPE[:4], whole("context", "tokens of a text", 32_768, 8, 1_000_000, 8)),
+        in_page=True,
     ),
-    "cache-table": Cell(cache_table, (*SHAPE, choice("dtype", "a number is", BYTES))),
+    "cache-table": Cell(cache_table, (*SHAPE, choice("dtype", "a number is", BYTES)), in_page=True),
     "decode": Cell(
         decode,
         (
@@ -183,6 +188,7 @@ CELLS: Mapping[str, Cell] = {
             whole("width", "width of a head", 4, 1, 16),
             whole("seed", "seed", 0, 0, 999),
         ),
+        in_page=True,
     ),
 }
 

@@ -99,6 +99,7 @@ CELLS: Mapping[str, Cell] = {
             whole("window", "near: its own and so many before, in all", 2, 1, 12),
             text("mask", "the mask (where chosen)", OWN_MASK.replace("; ", "\n")),
         ),
+        in_page=True,
     ),
     "cross-attention": Cell(
         crossing,
@@ -106,6 +107,7 @@ CELLS: Mapping[str, Cell] = {
             text("x", "X, being written", "1 0 1 0\n0 1 0 1\n1 1 0 0"),
             text("context", "context, being read", "0 1 1 0\n1 0 0 1\n1 1 1 1\n2 0 0 0\n0 0 2 1"),
         ),
+        in_page=True,
     ),
 }
 

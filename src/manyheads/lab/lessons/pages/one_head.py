@@ -177,6 +177,7 @@ CELLS: Mapping[str, Cell] = {
             choice("mask", "a token may look at", (ALL, CAUSAL)),
         ),
         (NUMPY, TORCH),
+        in_page=True,
     ),
     "sentence-head": Cell(
         sentence_head,

@@ -53,9 +53,8 @@ def sum_of_parts(values: Values, load: Loader) -> Ran:
     whole_way, sums = heads.reshape(1, -1) @ w_o, parts.sum(0, keepdims=True)
     names = numbered("head", h)
     reach = [int((np.abs(rows).max(0) > 0).sum()) for rows in rearrange(w_o, "(h f) m -> h f m", h=h)]
-    gap = float(np.abs(whole_way - sums).max())
     return Ran(
-        f"The sum of the heads' parts is the output{f', to {gap:.0e}' if gap else ''}. "
+        "The sum of the heads' parts is the output. "
         + ", ".join(f"{name} can reach {count} of {m} columns" for name, count in zip(names, reach, strict=True))
         + ".",
         (
@@ -73,7 +72,8 @@ def sum_of_parts(values: Values, load: Loader) -> Ran:
 
 def head_parts(heads: Float64[ndarray, "h f"], w_o: Float64[ndarray, "hf m"]) -> Float64[ndarray, "h m"]:
     """What each head adds to the output: its numbers times its rows of W_O."""
-    return np.einsum("hf,hfm->hm", heads, rearrange(w_o, "(h f) m -> h f m", h=len(heads)), optimize=True)
+    # 0 times a negative number is -0.0, which a sentence would show
+    return np.einsum("hf,hfm->hm", heads, rearrange(w_o, "(h f) m -> h f m", h=len(heads)), optimize=True) + 0.0
 
 
 _KIND = choice("kind", "W_O", (MIXED, NONE, OWN), {MIXED: {"w_o": MIXING}, NONE: {"w_o": matrix_text(np.eye(4))}})
@@ -285,6 +285,7 @@ CELLS: Mapping[str, Cell] = {
             _KIND,
             text("w_o", "W_O, a row for each number of theirs", MIXING),
         ),
+        in_page=True,
     ),
     "without-projection": Cell(without_projection, (_SENTENCE, whole("head", "a head to compare with", 4, 0, 11))),
     "slice-zeroed": Cell(slice_zeroed, (_SENTENCE, whole("layer", "layer", 2, 0, 5), whole("head", "head", 4, 0, 11))),

@@ -90,7 +90,7 @@ def strongest_links(weights: Float64[ndarray, "q k"], queries: Sequence[int], ke
 
 # ---------------------------------------------------------------------------------------------- parameters and FLOPs
 
-UNITS = (("", 1), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
+UNITS = (("", 1.0), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15))
 STACKED = ("q", "k", "v", "o")
 WIDTH = whole("d_model", "model width", 512, 64, 16_384, 64, others=(256, 768, 1024, 4096))
 HEADS = whole("heads", "heads", 8, 1, 128, others=(4, 16))

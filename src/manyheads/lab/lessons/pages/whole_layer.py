@@ -133,12 +133,14 @@ CELLS: Mapping[str, Cell] = {
             text("w_o", "W_O", matrix_text(np.eye(4))),
         ),
         (NUMPY, TORCH),
+        in_page=True,
     ),
     "random-layer": Cell(
         random_layer,
         (whole("d_model", "model width", 8, 1, 16), whole("heads", "heads", 4, 1, 8),
          whole("tokens", "tokens", 4, 1, 8), whole("seed", "seed", 0, 0, 999)),
         (NUMPY, TORCH),
+        in_page=True,
     ),
 }  # fmt: skip
 

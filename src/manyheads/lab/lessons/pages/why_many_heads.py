@@ -137,6 +137,7 @@ CELLS: Mapping[str, Cell] = {
             number("firmness", "score of a word that is asked for", 6, 0, 30, 0.5),
             number("lean", "how much more one head asks for the word before", 0, -10, 10, 0.5),
         ),
+        in_page=True,
     ),
     "heads-of-token": Cell(
         heads_of_token,
@@ -149,6 +150,7 @@ CELLS: Mapping[str, Cell] = {
     "heads-cost": Cell(
         heads_cost,
         (whole("d_model", "model width", 512, 1, 16_384, 64), whole("tokens", "tokens", 128, 1, 100_000)),
+        in_page=True,
     ),
 }
 
@@ -163,7 +165,8 @@ def place_weight(values: Values, ran: Ran) -> Right:
     word, rows = table.columns[place], table.values
     answer = float(rows[row, place])
     shares = ", ".join(f"{column} {value:.3f}" for column, value in zip(table.columns, rows[row], strict=True))
-    apart = [share for share in rows[:, place].tolist() if abs(share - answer) > 0.02]
+    # rounded: the shares of two heads may differ by rounding alone, and are then one mistake
+    apart = [round(share, 9) for share in rows[:, place].tolist() if abs(share - answer) > 0.02]
     words = f"Its row is: {shares}."
     return Right(
         answer,
