@@ -39,7 +39,7 @@ from manyheads.lab.lessons import lessons
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording
 from manyheads.roles import PageLabels, label_page
-from manyheads.roles.words import CAVEAT, NO_ROLE, ROLES, group_of, role_style
+from manyheads.roles.words import CAVEAT, NO_ROLE, ROLES, UNLABELLED, RoleStyle, group_of, role_style
 from manyheads.studio import publish, write_report
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ CARDS, ATLAS_MARK = "manyheads-cards.json", "atlas/manyheads-site.json"
 CARDED = ("smollm2", "minilm", "tiny-code")
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'"
 MAP_PIXELS, GAP = 42, 2  # of one head's map in the picture of all, at most; between two
-DARK = 0.4  # of white in a role's colour on a dark page
+PALER = 0.4  # of white in a role's colour on a dark page
 SHADES = 10  # of a word, by its weight
 BAR = """<nav class="site-bar" aria-label="The site" data-first="{first}">
 <a href="{root}index.html">manyheads</a>
@@ -119,7 +119,7 @@ def build(
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     recordings = [mh.record(models[look.model], look.text, keep=("q", "k", "v", "lse")) for look in looks]
-    in_atlas = publish(
+    publish(
         place / "atlas",
         recordings,
         lm=list(models.values()),
@@ -143,7 +143,7 @@ def build(
         _run("mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place / "docs"))
     else:
         shutil.copytree(docs, place / "docs")
-    _write_front(place, looks, names, recordings, labels, in_atlas)
+    _write_front(place, looks, names, recordings, labels)
     for page in sorted(place.rglob("*.html")):
         path = page.relative_to(place)
         if path.parts[:2] != ("docs", "live"):  # frames of a page that has the bar
@@ -180,9 +180,9 @@ def with_bar(page: str, path: Path, first: str) -> str:
         ),
     )
     if part == "disk":
-        style, script = (f"<{tag}>\n{(FRONT / f'bar.{end}').read_text(encoding='utf-8')}</{tag}>" for tag, end in
-                         (("style", "css"), ("script", "js")))  # fmt: skip
-        head, bar = style, f"{bar}{script}\n"
+        style, script = ((FRONT / name).read_text(encoding="utf-8") for name in ("bar.css", "bar.js"))
+        # As a module it waits until the whole page is there, as the other pages' script does.
+        head, bar = f"<style>\n{style}</style>", f'{bar}<script type="module">\n{script}</script>\n'
     else:
         head = f'<link rel="stylesheet" href="{root}bar.css">\n<script defer src="{root}bar.js"></script>'
     page = page.replace("</head>", f"{head}\n</head>", 1)
@@ -195,13 +195,12 @@ def _write_front(
     names: Sequence[str],
     recordings: Sequence[Recording],
     labels: Mapping[str, PageLabels],
-    in_atlas: str,
 ) -> None:
     """The front page, and its picture of all heads, light and dark. Each argument as in `build`."""
     model, roles = looks[0].model, labels[looks[0].model].roles
     width = height = 0
-    for name, white in (("heads.png", 0.0), ("heads-dark.png", DARK)):
-        width, height = _write_board(place / name, recordings[0], labels[model], white)
+    for name, dark in (("heads.png", False), ("heads-dark.png", True)):
+        width, height = _write_board(place / name, recordings[0], labels[model], dark)
     counts = Counter(group_of(role.name) for role in roles)
     cells: list[dict[str, str]] = []
     for layer in recordings[0].layers:
@@ -215,19 +214,23 @@ def _write_front(
         loader=FileSystemLoader(FRONT), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         keep_trailing_newline=True,
     )  # fmt: skip
-    styles = [style for style in (*ROLES, NO_ROLE) if style.words]
+    styles = [
+        {"group": style.group, "inks": [" ".join(map(str, _ink_of(style, dark))) for dark in (False, True)]}
+        for style in (*ROLES, NO_ROLE) if style.words
+    ]  # fmt: skip
     num_rows = max(layer.site.num_heads for layer in recordings[0].layers)
     sheet = environment.get_template("front.css").render(styles=styles, num_rows=num_rows, num_shades=SHADES)
     (place / "front.css").write_text(sheet, encoding="utf-8")
     page = environment.get_template("index.html").render(
         policy=POLICY, version=__version__, caveat=CAVEAT, model=model, text=looks[0].text, first=names[0],
-        num_heads=len(roles), num_layers=len(recordings[0].layers), num_labelled=len(roles) - counts["unlabelled"],
+        num_heads=len(roles), num_layers=len(recordings[0].layers), num_labelled=len(roles) - counts[UNLABELLED],
         legend=counts.most_common(), cells=cells if len(cells) == len(roles) else [], width=width, height=height,
         looks=[
             _look_of(look, name, recording)
             for look, name, recording in zip(looks, names, recordings, strict=True) if look.head
         ],
-        atlas_words=in_atlas, num_recordings=len(recordings), cards=cards, num_lessons=len(lessons()),
+        read_by=list(dict.fromkeys(look.model for look in looks)), num_recordings=len(recordings), cards=cards,
+        num_lessons=len(lessons()),
         num_pages=sum(1 for path in (place / "docs").rglob("*.html") if "live" not in path.parts),
     )  # fmt: skip
     (place / "index.html").write_text(page, encoding="utf-8")
@@ -254,7 +257,7 @@ def _look_of(look: Look, name: str, recording: Recording) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _write_board(path: Path, recording: Recording, labels: PageLabels, white: float) -> tuple[int, int]:
+def _write_board(path: Path, recording: Recording, labels: PageLabels, dark: bool) -> tuple[int, int]:
     """A picture of every head's map in its role's colour, a column a layer. Returns its width and height."""
     layers = recording.layers
     num_rows = max(layer.site.num_heads for layer in layers)
@@ -266,8 +269,7 @@ def _write_board(path: Path, recording: Recording, labels: PageLabels, white: fl
         weights = layer.weights().float().nan_to_num().clamp(0, 1).sqrt().cpu().numpy()
         for head, cells in zip(layer.site.heads, weights, strict=True):
             role = labels.role_of(head)
-            colour = role_style(role.name if role else "").colour
-            ink = [round(int(colour[i : i + 2], 16) * (1 - white) + 255 * white) for i in (1, 3, 5)]
+            ink = _ink_of(role_style(role.name if role else ""), dark)
             top, left = head.index * side, column * side
             square = board[top : top + size * pixels, left : left + size * pixels]
             square[..., :3] = ink
@@ -277,6 +279,13 @@ def _write_board(path: Path, recording: Recording, labels: PageLabels, white: fl
     Image.fromarray(board).save(out, "png", optimize=True)
     path.write_bytes(out.getvalue())
     return board.shape[1], board.shape[0]
+
+
+def _ink_of(style: RoleStyle, dark: bool) -> list[int]:
+    """A role's colour as red, green and blue. On a dark page it is paler, and what has no role stays behind."""
+    parts = [int(style.colour[i : i + 2], 16) for i in (1, 3, 5)]
+    white = 0 if style is NO_ROLE else 255 * PALER
+    return [round(part * (1 - PALER) + white) for part in parts] if dark else parts
 
 
 def _run(module: str, *words: str) -> None:

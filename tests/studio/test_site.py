@@ -127,7 +127,7 @@ def small(tmp_path_factory, host):
     (root / "docs/deep/page.html").write_text(DOCUMENT.format("Deep", '<a href="../index.html">up</a>'))
     labels = {"tiny-code": label_page(lm)}
     words = build(
-        root / "site", looks, {"tiny-code": lm}, labels, written_cards(root / "cards", "tiny-code"), root / "docs"
+        root / "site", [LOOK], {"tiny-code": lm}, labels, written_cards(root / "cards", "tiny-code"), root / "docs"
     )
     assert re.fullmatch(r"[\d.]+ MB \(atlas [\d.]+ MB, cards [\d.]+ MB, docs [\d.]+ MB, disk [\d.]+ MB\)", words)
     return SimpleNamespace(folder=root / "site", address=host(root / "site")[0], recording=mh.record(lm, CODE))
