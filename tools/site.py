@@ -50,6 +50,18 @@ POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self
 MAP_PIXELS, GAP = 42, 2  # of one head's map in the picture of all, at most; between two
 PALER = 0.4  # of white in a role's colour on a dark page
 SHADES = 10  # of a word, by its weight
+SKIPPED_TO = '<header class="md-header'
+NAMED = (
+    (r'role="dialog">', 'role="dialog" aria-label="Search">'),
+    (r'<nav class="md-path" aria-label="Navigation"', '<nav class="md-path" aria-label="Path"'),
+    (
+        r'(<nav class="md-nav" data-md-level="\d+") aria-labelledby="[^"]*"'
+        r'([^>]*>\s*<label class="md-nav__title"[^>]*>\s*<span class="md-nav__icon md-icon"></span>\s*)'
+        r"([^<]+?)(\s*</label>)",
+        r'\1 aria-label="\3"\2\3\4',
+    ),
+)
+"""Names for those who hear a page, which the documentation's theme leaves out."""
 BAR = """<nav class="site-bar" aria-label="The site" data-first="{first}">
 <a href="{root}index.html">manyheads</a>
 {links}
@@ -185,7 +197,12 @@ def with_bar(page: str, path: Path, first: str) -> str:
         head, bar = f"<style>\n{style}</style>", f'{bar}<script type="module">\n{script}</script>\n'
     else:
         head = f'<link rel="stylesheet" href="{root}bar.css">\n<script defer src="{root}bar.js"></script>'
+    if part == "docs":
+        for pattern, named in NAMED:
+            page = re.sub(pattern, named, page)
     page = page.replace("</head>", f"{head}\n</head>", 1)
+    if SKIPPED_TO in page:  # what skips to the text stays the page's first link
+        return page.replace(SKIPPED_TO, f"{bar}{SKIPPED_TO}", 1)
     return re.sub(r"<body\b[^>]*>\n?", lambda body: f"{body[0].rstrip()}\n{bar}", page, count=1)
 
 

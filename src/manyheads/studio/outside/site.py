@@ -306,7 +306,8 @@ def _write(
 
 
 def _picture(opened: Opened, atlas: Atlas) -> bytes:
-    """Every head's map in one PNG, a row a layer: black where weights are large, transparent where they are 0."""
+    """Every head's map in one PNG, wider than high, a row or a column a layer: black where weights are large,
+    transparent where they are 0."""
     layers: dict[tuple[str, int], int] = {}
     for head in atlas.heads:
         layers.setdefault((head.stack, head.layer), len(layers))
@@ -317,9 +318,12 @@ def _picture(opened: Opened, atlas: Atlas) -> bytes:
     # A short text has fewer cells than pixels: each is drawn as a square of them.
     maps = maps.repeat(max(1, size // maps.shape[1]), 1).repeat(max(1, size // maps.shape[2]), 2)
     side = maps.shape[1] + 2
-    ink = np.zeros((len(layers) * side, num_columns * side), np.uint8)
+    is_deep = len(layers) > num_columns
+    shape = (num_columns, len(layers)) if is_deep else (len(layers), num_columns)
+    ink = np.zeros((shape[0] * side, shape[1] * side), np.uint8)
     for head, cells in zip(atlas.heads, maps, strict=True):
-        top, left = layers[head.stack, head.layer] * side, head.index * side
+        row, column = layers[head.stack, head.layer], head.index
+        top, left = (side * place for place in ((column, row) if is_deep else (row, column)))
         ink[top : top + side - 2, left : left + side - 2] = np.where(cells == ABSENT, 0, cells.clip(8))
     # Black with this opacity: as ink on paper, or inverted on a dark page.
     out = io.BytesIO()
