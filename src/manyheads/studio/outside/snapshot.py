@@ -4,7 +4,8 @@ It holds one recording's atlas, cards, maps and strongest links, and what the he
 With the model at hand it holds that word's forward pass, and on the model's own sample its look once a word changes.
 A short text's maps are exact; of a longer one each head's map is kept in blocks, by mean and by largest (those a level
 coarser), beside the exact strongest links of every row. An exact snapshot holds q, k, the log-sum-exp and, where it is
-small, v instead, from which the page computes any cell, and what any head says (`Factors`). The snapshot says which of
+small, v instead, from which the page computes any cell, and what any head says (`Factors`); in a folder each layer's
+numbers are a file of their own, which the page fetches when a head of that layer is opened. The snapshot says which of
 these it is; what it does not hold, the page cannot invent, and says so.
 
 Cost: one pass over all exact weights (72 heads, 512 tokens: 0.6 s), 1.4 MB; an exact one, two windows of every map
@@ -62,6 +63,7 @@ SAMPLED_CELLS = 1 << 25  # of one head's map; of a longer text rows are sampled
 COARSEST = 40
 STEPS, ABSENT, LINK_STEPS = 65_534, 65_535, 65_535
 NO_ROLES = "it was not measured when this page was saved"
+THUMBNAIL = 64  # cells a side at most, as in web/src/lib/api/snapshot.ts
 SAID_KEYS = 24  # columns of what a head says, in a saved page
 PASS_TOKENS = 512  # of a longer text no forward pass is kept: the pass back through the layers would take long
 CACHE_FILE = re.compile(r" \([^()]*page-[0-9a-f]+\.json\)")  # where labels are kept on this machine's disk
@@ -69,10 +71,18 @@ CACHE_FILE = re.compile(r" \([^()]*page-[0-9a-f]+\.json\)")  # where labels are 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The packed bytes, and what they hold, in words."""
+    """The packed bytes, and what they hold, in words.
+
+    `layers`: where they are kept apart, each layer's packed numbers by the text's and the layer's place, as "0-12".
+    """
 
     data: bytes
     words: str
+    layers: dict[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.data) + sum(map(len, self.layers.values()))
 
 
 def snapshot_of(
@@ -82,24 +92,28 @@ def snapshot_of(
     note: str = "",
     exact: bool | str = False,
     lessons: bytes = b"",
+    apart: bool = False,
 ) -> Snapshot:
     """Pack a recording: its first text (or window), and the next ones as long as they are small.
 
     `exact`: with q, k and lse, as `factors_of` keeps them; "float16" or "float32" chooses how. Errors: RecordingError.
     `lessons`: those of `saved_lessons`, which are put beside the recording as they are.
+    `apart`: of an exact one, each layer's numbers by themselves, and every head's map, small, in their place.
 
     Roles are those that the desk knows by now. `progress` is called with heads done and heads in all (of one text).
     `note` is added to its words.
     """
     infos, parts, size = [], [], 0
+    apart_layers: dict[str, bytes] = {}
     for text in range(opened.num_texts):
         if parts and size + len(parts[-1]) > PACKED_BYTES:
             break  # the next one will hardly be smaller: it is not even read
-        info, part = _part(desk, opened, text, progress, exact)
+        info, part, layers = _part(desk, opened, text, progress, exact, apart)
         if parts and size + len(part) > PACKED_BYTES:
             break
         infos.append(info)
         parts.append(part)
+        apart_layers |= layers
         size += len(part)
     num_heads = sum(layer.num_heads for layer in infos[0].layers)
     words = f"{num_heads} heads on {infos[0].num_tokens:,} tokens: {infos[0].notes['held']}"
@@ -118,7 +132,7 @@ def snapshot_of(
     if lessons:
         arrays["lessons"] = np.frombuffer(lessons, np.uint8)
     zipped = np.frombuffer(_zipped(json.dumps(head).encode()), np.uint8)
-    return Snapshot(pack({"format": FORMAT}, head=zipped, **arrays), words)
+    return Snapshot(pack({"format": FORMAT}, head=zipped, **arrays), words, apart_layers)
 
 
 def saved_workspace(models: Sequence[str], listed: list[FileEntry], first: str) -> dict[str, Any]:
@@ -158,9 +172,9 @@ def _shareable(words: str) -> str:
 
 
 def _part(
-    desk: StudioSession, opened: Opened, text: int, progress: Progress | None, exact: bool | str
-) -> tuple[RecordingInfo, bytes]:
-    """One text: its description, and everything else of it, packed."""
+    desk: StudioSession, opened: Opened, text: int, progress: Progress | None, exact: bool | str, apart: bool
+) -> tuple[RecordingInfo, bytes, dict[str, bytes]]:
+    """One text: its description, everything else of it, packed, and what is kept apart."""
     info = desk.info(opened, text)
     labels, layers = desk.labels.of(opened), opened.layers()
     atlas = atlas_of(opened, text, labels)
@@ -192,7 +206,20 @@ def _part(
     )
     if factors is not None:
         info = info.model_copy(update={"notes": {**info.notes, "held": factors.words + kept_words}})
-        return info, _zipped(pack({**header, "factors": factors.header}, **factors.arrays, **outputs))
+        header["factors"] = factors.header
+        if not apart:
+            return info, _zipped(pack(header, **factors.arrays, **outputs)), {}
+        header["thumbnails"], thumbnails = thumbnails_of(layers, text, factors)
+        owners = {f"{name}{index}": index for index in range(len(layers)) for name in ("q", "k", "v", "lse")}
+        shared = {name: values for name, values in factors.arrays.items() if name not in owners}
+        by_layer: dict[str, dict[str, ndarray]] = {}
+        for name in owners.keys() & factors.arrays.keys():
+            by_layer.setdefault(f"{text}-{owners[name]}", {})[name] = factors.arrays[name]
+        packed_layers = {
+            place: _zipped(pack({}, **{name: arrays[name] for name in sorted(arrays)}))
+            for place, arrays in sorted(by_layer.items())
+        }
+        return info, _zipped(pack(header, **shared, **thumbnails, **outputs)), packed_layers
     precision = precision_of(info.layers)
     done, num_heads = 0, sum(layer.num_heads for layer in info.layers)
     arrays, sampled = {}, ""
@@ -219,7 +246,7 @@ def _part(
         "max_level": max(info.max_level, precision.level),
         "notes": {**info.notes, "held": precision.words + sampled + kept_words},
     }
-    return info.model_copy(update=changes), _zipped(pack(header, **arrays, **outputs))
+    return info.model_copy(update=changes), _zipped(pack(header, **arrays, **outputs)), {}
 
 
 def said_of(
@@ -426,6 +453,38 @@ def packed(heads: Sequence[HeadMap], precision: Precision) -> dict[str, ndarray]
         if missing.max(initial=0.0) > MIN_MISSING:
             out["missing"] = missing
     return out
+
+
+def thumbnails_of(
+    layers: Sequence[LayerRecord], text: int, factors: Factors
+) -> tuple[dict[str, Any], dict[str, ndarray]]:
+    """Every head's map at a level at which it is at most `THUMBNAIL` cells wide, and what they are, in words.
+
+    The page computes the same from factors, where it has those of all layers.
+    """
+    longest = max(max(layer.num_queries(text), layer.num_keys(text)) for layer in layers)
+    level = max(0, math.ceil(math.log2(longest / THUMBNAIL)))
+    side = -(-longest // (1 << level))
+    maps: dict[str, list[ndarray]] = {"mean": [], "max": []} if level else {"mean": []}
+    sampled = ""
+    for layer in layers:
+        rows, keys = slice(0, layer.num_queries(text)), slice(0, layer.num_keys(text))
+        for head in range(layer.site.num_heads):
+            region = read_region(layer, head, rows, keys, range(level, level + 1), text=text, most_cells=SAMPLED_CELLS)
+            sampled = sampled or ("" if region.exact else f", {region.rows_read:,} of {region.rows_in_all:,} rows read")
+            for how, squares in maps.items():
+                cells = getattr(region.levels[-1], how).numpy().astype(np.float32)
+                # A stack with fewer tokens has smaller maps: absent cells fill the common square.
+                ends = [(0, side - size) for size in cells.shape]
+                squares.append(np.pad(cells, ends, constant_values=np.nan))
+    arrays: dict[str, ndarray] = {}
+    for how, squares in maps.items():
+        arrays[f"small_{how}"], arrays[f"small_{how}_peaks"] = in_steps(np.stack(squares))
+    cells = f"{1 << level} × {1 << level} cells{sampled}"
+    words = {"mean": f"mean of {cells}", "max": f"largest of {cells}"} if level else dict.fromkeys(
+        ("mean", "max"), factors.header["words"]
+    )  # fmt: skip
+    return {"side": side, "span": 1 << level, "words": words, "exact": not sampled}, arrays
 
 
 def _byte_planes(values: ndarray) -> ndarray:

@@ -151,7 +151,8 @@ export class FileSource extends SavedSource {
   }
 }
 
-/** A published folder: `site` is the address of its list, and each recording's snapshot is fetched when it is opened. */
+/** A published folder: `site` is the address of its list. A recording's snapshot is fetched when it is opened, and of an exact
+    one the numbers of a layer when a head of it is. */
 export class SiteSource extends SavedSource {
   readonly index = "index.html";
   #workspace: Promise<Workspace> | null = null;
@@ -186,7 +187,8 @@ export class SiteSource extends SavedSource {
     }
     let recording = this.#recordings.get(entry.id);
     if (!recording) {
-      recording = this.#fetch(`recordings/${entry.name}.heads-page`).then(async (response) => Snapshot.read(await response.arrayBuffer()));
+      const fetchPart = async (part: string) => (await this.#fetch(`recordings/${entry.name}${part}.heads-page`)).arrayBuffer();
+      recording = fetchPart("").then((bytes) => Snapshot.read(bytes, (text, layer) => fetchPart(`--${text}-${layer}`)));
       recording.catch(() => this.#recordings.delete(entry.id));
       this.#recordings.set(entry.id, recording);
     }
@@ -246,6 +248,7 @@ async function ofText(
     return arrays(header, { maps: [maps, text.heads.length, side, side], peaks: [peaks, peaks.length] });
   }
   if (resource === "words") {
+    await text.ready();
     const row = text.wordRow(Number(head));
     if (!row) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
     const { weights, even, begin, end, numWords } = row;
@@ -266,6 +269,7 @@ async function ofText(
   if (resource === "table") return table(text, query.get("format") ?? "csv");
   if (!text.has(head)) throw refusal(`There is no head ${head} in this page.`);
   if (resource === "heads" && address.length === 1) return json(text.card(head));
+  await text.ready(head);
   if (resource === "tiles") {
     const [level = 0, column = 0, row = 0] = address.slice(1).map(Number);
     const grid = await text.tile(head, how, level, column, row, query.get("rows") === "all", signal);

@@ -1,6 +1,7 @@
 // The snapshot inside a saved page, unpacked; studio/outside/snapshot.py packs it. A text's maps are kept cell by cell, or, for a
 // long text, in blocks of cells beside the strongest links of every row; an exact snapshot holds q and k instead, from which
-// any cell is computed here. Every result says in `words` which it is.
+// any cell is computed here; in a published folder a layer's numbers lie in a file of their own, fetched when they are needed.
+// Every result says in `words` which it is.
 import { inSentence, turnsOf } from "../draw/format";
 import { parseEnvelope, type Envelope, type EnvelopeArray, type Numbers } from "./envelope";
 import { exactProgram, type FactorsHeader, type Grid, type HeadsFile, type MapFactors, type Said, type SaidArrays, type StoredSum } from "./exact";
@@ -40,10 +41,19 @@ interface TextHeader {
   cards: PackedCard[];
   maps?: MapsHeader;
   factors?: FactorsHeader;
+  /** Every head's map, small, where layers are kept apart: `small_mean` and, of blocks of cells, `small_max`. */
+  thumbnails?: Thumbnails;
   /** Which head, layer and token's answers are kept, as the server gave them. */
   said?: Kept | null;
   /** What becomes of a look, by the word that was put in the place of another. */
   swaps?: Record<string, Swap>;
+}
+
+interface Thumbnails {
+  side: number;
+  span: number;
+  words: Record<How, string>;
+  exact: boolean;
 }
 
 interface Kept {
@@ -59,6 +69,9 @@ interface TextParts {
   maps?: MapsHeader;
   arrays?: Record<string, EnvelopeArray>;
   factors: MapFactors | null;
+  thumbnails?: Thumbnails;
+  /** Fetches a layer's numbers, where they are kept apart. */
+  fetchLayer?: (index: number) => Promise<void>;
   said?: Kept | null;
   swaps?: Record<string, Swap>;
 }
@@ -84,6 +97,9 @@ export function finestLevel(info: RecordingInfo, how: How): number {
   return info.min_level && how === "max" ? info.min_level + 1 : info.min_level;
 }
 
+/** Fetches what is kept apart of a text and a layer, packed. */
+type LayerFetch = (text: number, layer: number) => Promise<ArrayBuffer>;
+
 export class Snapshot implements HeldRecording {
   #texts = new Map<number, Promise<SnapshotText>>();
 
@@ -92,13 +108,14 @@ export class Snapshot implements HeldRecording {
     readonly infos: RecordingInfo[],
     readonly words: string,
     private readonly packed: Envelope,
+    private readonly fetchLayer?: LayerFetch,
   ) {}
 
-  static async read(bytes: ArrayBuffer): Promise<Snapshot> {
+  static async read(bytes: ArrayBuffer, fetchLayer?: LayerFetch): Promise<Snapshot> {
     const packed = parseEnvelope(bytes);
     if (packed.header["format"] !== FORMAT) throw new Error(`this snapshot is of format ${String(packed.header["format"])}, not ${FORMAT}`);
     const head = JSON.parse(new TextDecoder().decode(await unzipped(packed.arrays["head"]!)));
-    return new Snapshot(head.workspace, head.infos, head.words, packed);
+    return new Snapshot(head.workspace, head.infos, head.words, packed, fetchLayer);
   }
 
   /** The lessons that were saved with the recording, if any were. */
@@ -120,7 +137,7 @@ export class Snapshot implements HeldRecording {
   async #unpacked(index: number): Promise<SnapshotText> {
     const info = this.infos[index]!;
     const { header, arrays } = parseEnvelope(await unzipped(this.packed.arrays[`text${index}`]!));
-    const { atlas, cards, maps, factors, said, swaps } = header as unknown as TextHeader;
+    const { atlas, cards, maps, factors, thumbnails, said, swaps } = header as unknown as TextHeader;
     const statistics = new Map(atlas.statistics.map((statistic, column) => [statistic.name, { statistic, column }]));
     const entries = new Map(atlas.heads.map((entry) => [entry.head, entry]));
     const packedCards = new Map(cards.map((card) => [card.head, card]));
@@ -141,7 +158,11 @@ export class Snapshot implements HeldRecording {
       };
     };
     const computed = factors ? (await exactProgram()).factorsOf(factors, arrays, info.layers) : null;
-    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed, said, swaps });
+    // The factors read their layer's numbers from here when they first compute with them.
+    const fetchLayer = async (layer: number) => {
+      Object.assign(arrays, parseEnvelope(await unzipped(await this.fetchLayer!(index, layer))).arrays);
+    };
+    return new SnapshotText(info, { atlas, card, maps, arrays, factors: computed, thumbnails, fetchLayer: thumbnails && fetchLayer, said, swaps });
   }
 }
 
@@ -176,13 +197,17 @@ export class SnapshotText {
   readonly #arrays: Record<string, EnvelopeArray>;
   readonly #kept: Kept | null;
   readonly #swaps: Record<string, Swap>;
+  readonly #thumbnails: Thumbnails | undefined;
+  readonly #fetchLayer: TextParts["fetchLayer"];
+  readonly #fetched = new Map<number, Promise<void>>();
   /** A head's layer, the number of that layer among all layers, and the head's number in it. */
   readonly #places = new Map<string, { layer: LayerInfo; layerIndex: number; index: number }>();
 
   constructor(
     readonly info: RecordingInfo,
-    { atlas, card, maps, arrays = {}, factors, said = null, swaps = {} }: TextParts,
+    { atlas, card, maps, arrays = {}, factors, thumbnails, fetchLayer, said = null, swaps = {} }: TextParts,
   ) {
+    [this.#thumbnails, this.#fetchLayer] = [thumbnails, fetchLayer];
     [this.#card, this.#maps, this.#arrays, this.#kept, this.#swaps] = [card, maps, arrays, said, swaps];
     this.level = maps?.level ?? 0;
     this.factors = factors;
@@ -196,6 +221,22 @@ export class SnapshotText {
 
   has(head: string): boolean {
     return this.#places.has(head);
+  }
+
+  /** Resolves once everything is here that the maps of this head ("L3H1"), layer ("L3") or, without a name, all heads need. */
+  async ready(name?: string): Promise<void> {
+    if (!this.#fetchLayer) return;
+    const place = name === undefined ? null : this.#places.get(name.includes("H") ? name : `${name}H0`);
+    const layers = name === undefined ? this.info.layers.map((_, index) => index) : place ? [place.layerIndex] : [];
+    await Promise.all(layers.map((index) => {
+      let fetched = this.#fetched.get(index);
+      if (!fetched) {
+        fetched = this.#fetchLayer!(index);
+        fetched.catch(() => this.#fetched.delete(index)); // the next look tries again
+        this.#fetched.set(index, fetched);
+      }
+      return fetched;
+    }));
   }
 
   layerOf(head: string): LayerInfo {
@@ -263,6 +304,7 @@ export class SnapshotText {
     const first = isLayer ? `${name}H0` : name;
     if (!this.has(first)) return `There is no head ${name} in this page.`;
     const { layer, layerIndex, index } = this.#place(first);
+    await this.ready(first);
     if (token < 0 || token >= layer.num_queries) return `There is no token ${token}: this text has ${layer.num_queries}, counted from 0.`;
     const kept = this.#kept;
     const isKept = kept !== null && kept.layer === layer.name && kept.query === token;
@@ -391,6 +433,12 @@ export class SnapshotText {
 
   /** Every head's map at a level at which it is at most 64 cells wide: bytes and peaks as in the server's thumbnails. */
   async thumbnails(how: How): Promise<{ maps: Uint8Array; peaks: Float32Array; side: number; span: number; words: string; exact: boolean }> {
+    const kept = this.#thumbnails;
+    if (kept) {
+      const name = `small_${this.#arrays[`small_${how}`] ? how : "mean"}`;
+      const [maps, peaks] = [this.#arrays[name]!.data as Uint8Array, this.#arrays[`${name}_peaks`]!.data as Float32Array];
+      return { maps, peaks, side: kept.side, span: kept.span, words: kept.words[how], exact: kept.exact };
+    }
     const longest = Math.max(...this.info.layers.map((layer) => Math.max(layer.num_queries, layer.num_keys)));
     let level = finestLevel(this.info, how);
     while (Math.ceil(longest / 2 ** level) > THUMBNAIL) level += 1;
