@@ -54,25 +54,29 @@ if getattr(find_spec("manyheads"), "origin", None) is None:
     kept = " ".join(f"{name}=={version(name)}" for name in ("torch", "transformers", "numpy", "pandas"))
     %pip install --quiet "{SOURCE}" {kept}"""
 FETCHED = re.compile(r'load\("(minilm|smollm2)"\)')
-COLAB = "https://colab.research.google.com"
+COLAB, GITHUB = "https://colab.research.google.com", "https://github.com/"
 
 
-def install_cell(code: str) -> NotebookNode:
+def repository(project: Mapping[str, object]) -> str:
+    """The repository on GitHub that pyproject.toml names (`[project.urls] Repository`), "owner/name", or ""."""
+    urls = project.get("urls")
+    place = str(urls.get("Repository", "")) if isinstance(urls, Mapping) else ""
+    return place.removeprefix(GITHUB).strip("/") if place.startswith(GITHUB) else ""
+
+
+def install_cell(code: str, project: Mapping[str, object]) -> NotebookNode:
     """The cell that installs manyheads where it is missing, with the weights that the notebook's code loads."""
-    names = sorted(set(FETCHED.findall(code)))
-    return new_code_cell(INSTALL + "".join(f"\n    !manyheads fetch {name}" for name in names), id="install")
+    names, place = sorted(set(FETCHED.findall(code))), repository(project)
+    text = INSTALL if not place else INSTALL.replace("a checkout", "its repository").replace(
+        "./manyheads-main[studio]", f"manyheads[studio] @ git+{GITHUB}{place}")  # fmt: skip
+    return new_code_cell(text + "".join(f"\n    !manyheads fetch {name}" for name in names), id="install")
 
 
 def badge(name: str, project: Mapping[str, object]) -> str:
-    """The badge that opens a notebook in Colab, which takes them from GitHub; "" where pyproject.toml names no such
-    repository (`[project.urls] Repository`)."""
-    urls = project.get("urls")
-    place = str(urls.get("Repository", "")) if isinstance(urls, Mapping) else ""
-    owner_and_name = place.removeprefix("https://github.com/").strip("/")
-    if owner_and_name in ("", place.strip("/")):
-        return ""
-    link = f"{COLAB}/github/{owner_and_name}/blob/main/examples/{name}.ipynb"
-    return f"[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({link})"
+    """The badge that opens a notebook in Colab, which takes them from GitHub; "" where none is named."""
+    place = repository(project)
+    link = f"{COLAB}/github/{place}/blob/main/examples/{name}.ipynb"
+    return f"[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({link})" if place else ""
 
 
 def with_start(notebook: NotebookNode, name: str) -> NotebookNode:
@@ -81,7 +85,7 @@ def with_start(notebook: NotebookNode, name: str) -> NotebookNode:
     title, *others = (cell for cell in notebook.cells if cell.id != "install")
     prose = title.source.partition("# ")
     title.source = f"{badge(name, project)}\n\n".lstrip() + "".join(prose[1:])
-    notebook.cells = [title, install_cell("".join(cell.source for cell in others)), *others]
+    notebook.cells = [title, install_cell("".join(cell.source for cell in others), project), *others]
     return notebook
 
 

@@ -24,7 +24,7 @@ import torch
 from IPython.display import Image
 
 import manyheads as mh
-from manyheads.circuits import path_effect
+from manyheads.circuits import measure_circuit, path_effect
 from manyheads.figures import save_patching
 from manyheads.lab import practice
 
@@ -237,7 +237,7 @@ Image(folder / "heads.png")
 
 # %% [exercise]
 def head_output(q, k, v, other, head, part):
-    """[n, f]: what query head `head` gives, its `part` ("q", "k" or "v") taken from `other`, another run's (q, k, v)."""
+    """[n, f]: what query head `head` gives, its `part` ("q", "k", "v") taken from `other`, another run's (q, k, v)."""
     served = head // (len(q) // len(k))
     q, k, v = (
         (theirs if name == part else own)[head if name == "q" else served]
@@ -353,12 +353,13 @@ judge("ioi-looks", looks)
 rec = mh.record(lm, clean)
 KINDS = ("name mover", "S-inhibition", "duplicate token", "induction", "previous token")
 seen = np.zeros((len(lm.spec.sites), site.num_heads, len(KINDS)))
-for text, ((first_name, second_name), (io, giver)) in enumerate(zip(np.repeat(NAMES, 2, axis=0), answers, strict=True)):
+for text, (io, giver) in enumerate(answers):
     row = ids["clean"][text].tolist()
-    places = [row.index(tokenizer.encode(f" {name}")[0]) for name in (io.strip(), giver.strip())]
-    s2 = len(row) - 1 - row[::-1].index(tokenizer.encode(giver)[0])
+    (io_place,), (s1, s2) = (
+        [i for i, token in enumerate(row) if token == tokenizer.encode(name)[0]] for name in (io, giver)
+    )
     for number, layer in enumerate(rec.layers):
-        seen[number] += looks(layer.weights(text=text).numpy(), places[1], s2, places[0]) / len(clean)
+        seen[number] += looks(layer.weights(text=text).numpy(), s1, s2, io_place) / len(clean)
 for number, kind in enumerate(KINDS):
     strongest = np.argsort(-seen[..., number].ravel())[:5]
     print(f"{kind:16}", *(f"L{place // 9}H{place % 9} {seen[..., number].ravel()[place]:.2f}" for place in strongest))
@@ -387,3 +388,63 @@ def own_ranks(x, w_v, w_o, unembed, tokens):
 
 
 judge("ioi-copies", own_ranks)
+
+
+# %%
+def read_by(layer):
+    """What a layer's heads read on the clean texts, [b, n, m]: the stream behind the layer's norm."""
+    rows = []
+    norm = lm.model.model.layers[layer].input_layernorm
+    handle = norm.register_forward_hook(lambda module, args, out: rows.append(out.numpy()))
+    answer("clean")
+    handle.remove()
+    return rows[0]
+
+
+def copying_score(layer, head):
+    """Of the names in all texts, the share that is among the first five tokens that the head would say."""
+    names = np.isin(ids["clean"].numpy(), np.unique([right, wrong]))
+    w_v = lm.model.model.layers[layer].self_attn.v_proj.weight.detach().numpy().reshape(site.num_kv_heads, -1, 576)
+    served = head // (site.num_heads // site.num_kv_heads)
+    x, tokens = read_by(layer)[names], ids["clean"].numpy()[names]
+    return (own_ranks(x, w_v[served].T, output_weights(layer)[head], unembed * norm_weight, tokens) < 5).mean()
+
+
+others = np.random.default_rng(0).choice(270, 5, replace=False)
+for head in ("L23H3", "L29H1", "L23H0", "L24H4", *(f"L{place // 9}H{place % 9}" for place in others)):
+    head = mh.Head.parse(head)
+    print(f"{head} {copying_score(head.layer, head.index):.2f}")
+
+# %% [markdown]
+# ## 8. Is it so? Take them out
+#
+# Ablation needs no corrupted text. The heads are set to their mean over the sixteen texts above; other names, another
+# place and another gift are read, both ways round.
+
+# %%
+unseen = [("Alice", "Henry"), ("George", "Linda"), ("Susan", "Mark"), ("Frank", "Laura")]
+other_text = "When {0} and {1} went to the beach, {2} gave a hat to"
+texts = [other_text.format(*pair, giver) for pair in unseen for giver in pair]
+wanted = [(f" {other}", f" {giver}") for pair in unseen for giver, other in (pair, pair[::-1])]
+CIRCUIT = "L17H4, L20H0, L23H0, L23H3, L29H1"
+
+
+def margin(heads=""):
+    """The mean logit difference on the new texts, with some heads at their mean."""
+    if not heads:
+        return mh.logit_attribution(lm, texts, wanted, keys=False).logit.mean()
+    with mh.applied(lm, mh.Plan([mh.Ablate(heads, kind="mean")]), corpus=[*clean, *corrupted]):
+        return margin()
+
+
+draw = np.random.default_rng(0)
+rest = [str(head) for head in lm.spec.heads if str(head) not in CIRCUIT]
+whole, without = margin(), margin(CIRCUIT)
+beside = [margin(", ".join(draw.choice(rest, 5, replace=False))) for _ in range(4)]
+kept = measure_circuit(lm, clean, corrupted, CIRCUIT, answers=answers, random_sets=4)
+print(f"all heads                {whole:+.2f} logits for the right name")
+print(f"without the five         {without:+.2f}")
+print(f"without five others      {min(beside):+.2f} to {max(beside):+.2f}")
+print(
+    f"the five alone keep      {kept.faithfulness:.2f} of the gap; random sets {min(kept.random):.2f} to {max(kept.random):.2f}"
+)

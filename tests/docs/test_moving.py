@@ -201,7 +201,7 @@ def _(t):
 
 @row(LENS, '`run_with_hooks(fwd_hooks=[("blocks.3.attn.hook_z", f)])`')
 def _(t):
-    one, whole = t.code
+    one, whole, *_ = t.code
     context = value(one, lm=t.lm, f=lambda output: output * 0.3)
     torch.testing.assert_close(logits_under(t, context), logits(t, edits=edited(lambda x: x * 0.3)), rtol=0, atol=1e-3)
 
@@ -431,7 +431,7 @@ def _(t):
     ):
         got = patched(t, code.removesuffix(")") + ", heads='L2', controls=0)")
         kept = []
-        hook = register(lambda x: kept.append(x) or x)
+        hook = register(lambda x, kept=kept: kept.append(x) or x)
         t.oracle.run(t.inputs["clean"])
         hook.remove()
         for place in (len(got.positions) - 1, len(got.positions) - 3):
@@ -452,7 +452,7 @@ def _(t):
     assert t.code == []  # no call of ours
 
 
-# --------------------------------------------------------------------------------------------------------------- BertViz
+# -------------------------------------------------------------------------------------------------------------- BertViz
 
 
 @row(VIZ, "`model_view(attention, tokens)`")

@@ -1,7 +1,7 @@
 """The notebooks of examples/ in Colab's versions, with the packages that `make release` builds.
 
 `make test-notebooks` builds the packages, makes the environment (Colab's Python, torch, transformers, NumPy and pandas,
-the rest as in the lock, without manyheads), and runs each notebook from its first cell on, whose pip then has to install
+the rest as in the lock, without manyheads), and runs each notebook from its first cell on, whose pip has to install
 manyheads beside what is there. Each runs in an empty folder with nothing of this checkout on its path. What came of it
 is in notebooks.json, and in docs/versions.md.
 """
@@ -32,7 +32,7 @@ EXAMPLES = ROOT / "examples"
 RESULTS = Path(__file__).with_name("notebooks.json")
 UNSOLVED = ("ioi_exercises",)  # ends at its first exercise, as it should
 RUNNER = """
-import sys
+import re, sys
 import nbformat
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
@@ -42,7 +42,7 @@ for cell in notebook.cells:
     if cell.cell_type == "code":
         cell.outputs = []
         # The one line that is another: there is no checkout, and pip is shown where the packages lie.
-        cell.source = cell.source.replace('SOURCE = "./manyheads-main[studio]"', 'SOURCE = "manyheads[studio]"')
+        cell.source = re.sub("^SOURCE = .*$", 'SOURCE = "manyheads[studio]"', cell.source, flags=re.M)
 notebook.cells.append(new_code_cell("import manyheads; assert 'site-packages' in manyheads.__file__"))
 notebook.metadata.pop("widgets", None)
 NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
