@@ -23,6 +23,8 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 import manyheads
 import manyheads as mh
+import manyheads.circuits
+import manyheads.roles.probes  # loaded, so that a row may name what is in it
 from manyheads import compat
 from manyheads.cli.main import main
 from tests.circuits.by_hooks import LLAMA, ByHooks
@@ -341,12 +343,12 @@ def _(t):
 @row(LENS, "induction score on repeated random tokens")
 def _(t):
     probe = value(t.code[0], lm=t.lm)
-    best = probe.after.highest.head
+    (best,) = probe.after.top(1)
     halves = torch.stack([torch.randperm(1600, generator=t.fresh)[:50] + 250 for _ in range(8)])
     ids = torch.cat([torch.full((8, 1), t.lm.tokenizer.bos_token_id), halves, halves], 1)
-    maps = eager_maps(t.lm.model, input_ids=ids)[best.layer][:, best.index]
+    maps = eager_maps(t.lm.model, input_ids=ids)[best.head.layer][:, best.head.index]
     mine = maps[:, torch.arange(51, 101), torch.arange(2, 52)].mean()
-    assert probe.after.highest.score == pytest.approx(float(mine), abs=0.1) and mine > 0.2
+    assert best.score == pytest.approx(float(mine), abs=0.1) and mine > 0.2
 
 
 @row(LENS, "`model.generate(...)`")
@@ -383,7 +385,7 @@ def _(t):
     for layer, head in ((3, 5), (1, 2)):
         z = t.oracle.seen(run, layer, "out")[0, -1, head]
         columns = t.lm.model.get_submodule(LLAMA.output.format(layer)).weight[:, WIDTH * head : WIDTH * (head + 1)]
-        assert got[f"L{layer}H{head}"] == pytest.approx(float(columns @ z @ direction / scale), abs=1e-3)
+        assert got[f"L{layer}H{head}"] == pytest.approx(float((columns @ z @ direction / scale).detach()), abs=1e-3)
 
 
 @row(LENS, '`model.all_composition_scores("K")`')

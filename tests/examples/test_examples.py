@@ -179,6 +179,33 @@ FACTS = {
         assert circuit.faithfulness > max(circuit.random) + 0.2 and abs(circuit.without) < 0.1 and len(inside) < 12
         assert whole > 1 and abs(without) < 0.5 * min(beside)
     """,
+    "ioi_solutions": """
+        output, kept_out = lm.model.model.layers[23].self_attn.o_proj, []
+        def difference(name, hook):
+            handle = output.register_forward_pre_hook(hook)
+            with torch.no_grad():
+                last = lm.model(ids[name]).logits[:, -1].numpy()
+            handle.remove()
+            return last[range(8), right] - last[range(8), wrong]
+        def put(module, args):
+            x = args[0].clone()
+            x[..., 192:256] = kept_out[0][..., 192:256]
+            return (x,)
+        top = difference("clean", lambda module, args: kept_out.append(args[0].clone()))
+        low_end, between = difference("other", lambda module, args: None), difference("other", put)
+        assert abs(top - levels["clean"]).max() < 1e-3 and abs(low_end - levels["other"]).max() < 1e-3
+        assert abs((between - low_end).mean() / (top - low_end).mean() - patching["L23H3"]) < 1e-4
+        lm.model.set_attn_implementation("eager")
+        with torch.no_grad():
+            maps = lm.model(ids["clean"], output_attentions=True).attentions
+        assert all(torch.allclose(rec.layers[n].weights(text=3), maps[n][3], atol=1e-4) for n in (8, 17, 23))
+        assert [f"L{place // 9}H{place % 9}" for place in order[:2]] == ["L23H3", "L29H1"]
+        assert seen[23, 3, 1] > 0.6 > 0.3 > seen[23, 3, 0] and min(seen[23, 0, 0], seen[24, 4, 0], seen[20, 0, 1]) > 0.6
+        assert copies["L23H0"] > 0.9 and copies["L23H3"] == copies["L24H4"] == 0
+        assert written[:, 24, 4].mean() < -0.5 and seen[17, 4, 3] > 0.8
+        assert parts["v"]["L20H0"] > 0.2 > 0.05 > abs(parts["q"]["L20H0"]) and parts["q"]["L17H4"] > 0.15
+        assert whole > 5 and without < 0.1 * min(beside) and kept.faithfulness > 0.8 > 0.2 > max(kept.random)
+    """,
     "worksheet": """
         from manyheads.lab.lessons.shelf import right_of
         said = {number: right_of(*each, {}, load).answer for number, each in asked.items()}
