@@ -79,7 +79,19 @@ def test_every_row_has_a_check_and_every_check_a_row():
     assert len(ROWS) > 25 and set(ROWS) == set(CHECKS)
 
 
-@pytest.mark.parametrize(("page", "left"), list(ROWS), ids=lambda part: part[:60])
+DEAR = (  # seconds each: labels of a page; searches that have quick tests of their own elsewhere
+    '`html_action="return"`',
+    "a circuit, searched by hand",
+    "induction score on repeated random tokens",
+    '`model.all_composition_scores("K")`',
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "left"),
+    [pytest.param(*cells, marks=[pytest.mark.slow] * (cells[1] in DEAR)) for cells in ROWS],
+    ids=lambda part: part[:60],
+)
 def test_row_is_so(page, left, code_model, minilm, tmp_path, monkeypatch, capsys, fresh):
     monkeypatch.chdir(tmp_path)
     names = SimpleNamespace(code=ROWS[page, left], left=left, minilm=minilm, capsys=capsys, fresh=fresh)
@@ -462,8 +474,7 @@ def _(t):
     widget = value(t.code[0], rec=recorded(t))
     assert type(widget).__name__ == "StudioWidget" and len(widget.snapshot) > 1000
     widget.close()
-    assert t.code[1:] == ['manyheads look "..." --open', "--html look.html"]
-    assert_page(t, f"{t.code[1].removesuffix(' --open')} {t.code[2]}")
+    assert t.code[1:] == ['manyheads look "..." --open', "--html look.html"]  # the page: the row of html_action
 
 
 @row(VIZ, "`head_view(attention, tokens)`")
@@ -485,18 +496,14 @@ def _(t):
     assert_near(recorded(t).layers[3].weights(), t.maps[3][0])
 
 
-def assert_page(t, command):
-    """The page that a command writes: one file with every token, which loads nothing from elsewhere."""
-    words = [TEXT if word == "..." else word for word in shlex.split(command)]
+@row(VIZ, '`html_action="return"`')
+def _(t):
+    """One file, which loads nothing from elsewhere."""
+    words = [TEXT if word == "..." else word for word in shlex.split(t.code[0])]
     assert words[0] == "manyheads" and main([*words[1:], "--model", "tiny-code"]) == 0
     t.capsys.readouterr()
     page = Path("look.html").read_text(encoding="utf-8")
     assert "manyheads-snapshot" in page and not re.search(r"<(script|link|img)[^>]+(src|href)=.?https?:", page)
-
-
-@row(VIZ, '`html_action="return"`')
-def _(t):
-    assert_page(t, t.code[0])
 
 
 @row(VIZ, "`include_layers`, `include_heads`")
