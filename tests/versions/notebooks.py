@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,19 +83,26 @@ def run_all(chosen: list[str]) -> int:
     python = environment(COLAB)
     run([sys.executable, "-m", "pip", "--python", str(python), "uninstall", "-q", "-y", "manyheads", "manyheads-core"])
     versions = versions_of(python, "pandas", "anywidget")
-    rows: list[Ran] = []
-    for name in chosen:
-        rows.append(ran(python, packages, name))
-        print(*asdict(rows[-1]).values(), flush=True)
+    first, *others = chosen  # the first installs; the others then find what it installed, and run side by side
+    rows = [kept(ran(python, packages, first), versions)]
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
+        runs = [pool.submit(ran, python, packages, name) for name in others]
+        rows += [kept(run.result(), versions) for run in as_completed(runs)]
+    return sum(bool(row.fault) for row in rows)
+
+
+def kept(row: Ran, versions: dict[str, str]) -> Ran:
+    """The row itself, written into notebooks.json at once: what comes after it may be interrupted."""
+    print(*asdict(row).values(), flush=True)
     earlier = read()["notebooks"] if RESULTS.exists() else []
-    kept = [row for row in earlier if row["name"] in names() and row["name"] not in chosen]
+    rows = {entry["name"]: entry for entry in [*earlier, asdict(row)] if entry["name"] in names()}
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "versions": versions,
-        "notebooks": kept + [asdict(row) for row in rows],
+        "notebooks": [rows[name] for name in sorted(rows)],
     }
     RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return sum(bool(row.fault) for row in rows)
+    return row
 
 
 def ran(python: Path, packages: Path, name: str) -> Ran:
