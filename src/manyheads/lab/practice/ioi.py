@@ -284,10 +284,16 @@ def _head_output(
     **options: Option,
 ) -> Array:
     served = {"repeat": head // (len(q) // len(k)), "tile": head % len(k), "first": 0, "last": len(k) - 1}[group]
-    from_other = {"part": part, "all": "qkv", "others": "qkv".replace(part, ""), "none": "", "keys": "q" if part == "q" else "kv"}[taken]
+    from_other = {
+        "part": part,
+        "all": "qkv",
+        "others": "qkv".replace(part, ""),
+        "none": "",
+        "keys": "q" if part == "q" else "kv",
+    }[taken]
     index = (head, served, served)
-    mine, theirs = ([x[i] for x, i in zip(run, index, strict=True)] for run in ((q, k, v), other))
-    chosen = [b if name in from_other else a for name, a, b in zip("qkv", mine, theirs, strict=True)]
+    own_parts, other_parts = ([x[i] for x, i in zip(run, index, strict=True)] for run in ((q, k, v), other))
+    chosen = [b if name in from_other else a for name, a, b in zip("qkv", own_parts, other_parts, strict=True)]
     visible = np.tri(q.shape[1], dtype=bool) if mask == "causal" else None
     return attend_with(*chosen, visible, **options)  # type: ignore[arg-type]
 
@@ -374,20 +380,20 @@ def _path(
 ) -> Array:
     if swap:
         clean, corrupted = corrupted, clean
-    _, given, given_reads = run(clean)
+    _, sent, sent_reads = run(clean)
     _, own, _ = run(corrupted)
     outputs = {
-        "others": {**own, sender: given[sender]},
-        "none": {sender: given[sender]},
-        "clean": given,
+        "others": {**own, sender: sent[sender]},
+        "none": {sender: sent[sender]},
+        "clean": sent,
         "all": own,
         "without": {},
     }[held]
     if last == "patched":
-        return run(corrupted, out={sender: given[sender]})[0]
+        return run(corrupted, out={sender: sent[sender]})[0]
     _, _, reads = run(corrupted, out=outputs)
     if last == "all that arrives":
-        reads = given_reads
+        reads = sent_reads
     chosen = {receiver: reads[receiver]}
     return run(corrupted, out=outputs, reads=chosen)[0] if last == "held" else run(corrupted, reads=chosen)[0]
 
