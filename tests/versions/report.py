@@ -92,8 +92,8 @@ def of_notebooks(ran: dict[str, Any]) -> str:
         f"\n## Notebooks\n\nIn Colab's versions ({named}), {sum(not row['fault'] for row in rows)} of {len(there)} "
         f"notebooks of [examples](examples.md) ran from their first cell on, which installs the built packages beside "
         f"these, in {sum(row['seconds'] for row in rows)} s by the clock, added up ({ran['date']}); the widget's "
-        f"cell held the page. `make test-notebooks` does it.{' Not run: ' + ', '.join(missing) + '.' if missing else ''}"
-        f"{failing}\n"
+        f"cell held the page. `make test-notebooks` does it."
+        f"{' Not run: ' + ', '.join(missing) + '.' if missing else ''}{failing}\n"
     )
 
 
