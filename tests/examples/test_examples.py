@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,18 @@ from nbformat.v4 import new_code_cell
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from examples.make import BY_HAND, EXAMPLES, SOURCES, badge, install_cell, notebook_of, run, with_start
+from examples.make import (
+    BY_HAND,
+    EXAMPLES,
+    SOLVED,
+    SOURCES,
+    badge,
+    install_cell,
+    notebook_of,
+    plain,
+    run,
+    with_start,
+)
 from tests.refusals import refuses
 
 FOLDER = Path(__file__).parents[2] / "examples"
@@ -62,8 +74,10 @@ def test_the_examples_learn_what_they_set_out_to():
 # Each is run from its source in an empty folder; then a cell of ours asks its kernel for what the prose says.
 
 LARGEST_BYTES = 300_000  # of a notebook with its pictures: what a repository's page still shows at once
-CELLS = range(8, 25)
+CELLS = range(8, 33)
 NUMBER = re.compile(r"[+-]?\d[\d,.]*(?:e[+-]?\d+)?")
+
+PROJECT = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 FACTS = {
     "read_heads": """
@@ -165,6 +179,33 @@ FACTS = {
         assert circuit.faithfulness > max(circuit.random) + 0.2 and abs(circuit.without) < 0.1 and len(inside) < 12
         assert whole > 1 and abs(without) < 0.5 * min(beside)
     """,
+    "ioi_solutions": """
+        output, kept_out = lm.model.model.layers[23].self_attn.o_proj, []
+        def difference(name, hook):
+            handle = output.register_forward_pre_hook(hook)
+            with torch.no_grad():
+                last = lm.model(ids[name]).logits[:, -1].numpy()
+            handle.remove()
+            return last[range(8), right] - last[range(8), wrong]
+        def put(module, args):
+            x = args[0].clone()
+            x[..., 192:256] = kept_out[0][..., 192:256]
+            return (x,)
+        top = difference("clean", lambda module, args: kept_out.append(args[0].clone()))
+        low_end, between = difference("other", lambda module, args: None), difference("other", put)
+        assert abs(top - levels["clean"]).max() < 1e-3 and abs(low_end - levels["other"]).max() < 1e-3
+        assert abs((between - low_end).mean() / (top - low_end).mean() - patching["L23H3"]) < 1e-4
+        lm.model.set_attn_implementation("eager")
+        with torch.no_grad():
+            maps = lm.model(ids["clean"], output_attentions=True).attentions
+        assert all(torch.allclose(rec.layers[n].weights(text=3), maps[n][3], atol=1e-4) for n in (8, 17, 23))
+        assert [f"L{place // 9}H{place % 9}" for place in order[:2]] == ["L23H3", "L29H1"]
+        assert seen[23, 3, 1] > 0.6 > 0.3 > seen[23, 3, 0] and min(seen[23, 0, 0], seen[24, 4, 0], seen[20, 0, 1]) > 0.6
+        assert copies["L23H0"] > 0.9 and copies["L23H3"] == copies["L24H4"] == 0
+        assert written[:, 24, 4].mean() < -0.5 and seen[17, 4, 3] > 0.8
+        assert parts["v"]["L20H0"] > 0.2 > 0.05 > abs(parts["q"]["L20H0"]) and parts["q"]["L17H4"] > 0.15
+        assert whole > 5 and without < 0.1 * min(beside) and kept.faithfulness > 0.8 > 0.2 > max(kept.random)
+    """,
     "worksheet": """
         from manyheads.lab.lessons.shelf import right_of
         said = {number: right_of(*each, {}, load).answer for number, each in asked.items()}
@@ -209,7 +250,7 @@ def shown(notebook):
 def test_every_notebook_has_a_source_facts_and_a_line_in_the_docs():
     page = Path(EXAMPLES.parent / "docs" / "examples.md").read_text(encoding="utf-8")
     there = {path.stem for path in EXAMPLES.glob("*.ipynb")}
-    assert there == {*SOURCES, *BY_HAND} and set(SOURCES) == set(FACTS)
+    assert there == {*SOURCES, *SOLVED, *BY_HAND} and set(SOURCES) == set(FACTS)
     assert all(f"examples/{name}.ipynb" in page for name in there)
 
 
@@ -225,11 +266,11 @@ def test_the_notebook_is_its_source_with_pictures_and_without_places(name):
     assert '"image/png"' in written and not re.search(r'/tmp/|/home/|/root/|\\\\Users|"stderr"', written)
 
 
-@pytest.mark.parametrize("name", [*SOURCES, *BY_HAND])
+@pytest.mark.parametrize("name", [*SOURCES, *SOLVED, *BY_HAND])
 def test_notebook_begins_with_the_cell_that_installs_and_it_did_nothing_here(name):
     first, install, *others = kept(name).cells
     assert first.cell_type == "markdown" and install.outputs == []
-    assert install.source == install_cell("".join(cell.source for cell in others)).source
+    assert install.source == install_cell("".join(cell.source for cell in others), PROJECT).source
     again = with_start(kept(name), name)
     assert sources(again) == sources(kept(name)) and [cell.id for cell in again.cells].count("install") == 1
 
@@ -252,13 +293,42 @@ class Shell:
 
 
 def test_cell_that_installs_keeps_what_is_there_and_does_nothing_where_nothing_is_missing(monkeypatch):
-    cell = install_cell('lm = mh.load("minilm")').source
+    cell = install_cell('lm = mh.load("minilm")', {}).source
     assert Shell(is_installed=True).run(cell, monkeypatch) == []
     pip, fetch = Shell(is_installed=False).run(cell, monkeypatch)
     kept_versions = "torch==5.1+local transformers==12.1+local numpy==5.1+local pandas==6.1+local"
     assert pip == f'%pip install --quiet "./manyheads-main[studio]" {kept_versions}'
     assert fetch == "!manyheads fetch minilm"
-    assert len(Shell(is_installed=False).run(install_cell("").source, monkeypatch)) == 1
+    assert len(Shell(is_installed=False).run(install_cell("", {}).source, monkeypatch)) == 1
+
+
+def test_cell_installs_from_the_repository_where_one_is_named(monkeypatch):
+    project = {"urls": {"Repository": "https://github.com/some/one"}}
+    (pip,) = Shell(is_installed=False).run(install_cell("", project).source, monkeypatch)
+    assert pip.startswith('%pip install --quiet "manyheads[studio] @ git+https://github.com/some/one" torch==')
+
+
+@pytest.mark.parametrize(("name", "solved"), SOLVED.items())
+def test_notebook_of_exercises_is_the_solved_one_with_stubs_and_folded_solutions(name, solved):
+    exercises, solutions = kept(name), kept(solved)
+    nbformat.validate(exercises)
+    assert sources(exercises) == sources(with_start(plain(name), name)), "python examples/make.py"
+    assert not any(cell.get("outputs") for cell in exercises.cells)
+    tasks = [cell for cell in solutions.cells if "exercise" in cell.metadata.get("tags", ())]
+    others = [cell.source for cell in exercises.cells if not cell.id.endswith("-solution")]
+    assert len(tasks) == 8 and len(exercises.cells) == len(solutions.cells) + len(tasks)
+    for cell, source in zip(solutions.cells, others, strict=True):
+        assert (cell.source == source) == (cell not in tasks)
+    for task, (stub, fold) in zip(tasks, folded(exercises), strict=True):
+        function, _, judged = task.source.partition("\n\n\n")
+        assert stub.endswith(f'"""\n    ...\n\n\n{judged}') and stub.splitlines()[:2] == function.splitlines()[:2]
+        assert fold == f"<details><summary>Solution</summary>\n\n```python\n{function}\n```\n\n</details>"
+
+
+def folded(notebook):
+    """Each stub, and the solution behind it."""
+    cells = notebook.cells
+    return [(one.source, two.source) for one, two in pairwise(cells) if two.id.endswith("-solution")]
 
 
 def test_badge_opens_the_notebook_from_the_repository_that_the_project_names():
@@ -272,10 +342,9 @@ def test_badge_opens_the_notebook_from_the_repository_that_the_project_names():
 def test_versions_of_colab_are_in_the_ranges_that_the_project_allows():
     """As of November 2026. pip keeps a version in the range; one outside it would be replaced, or refused."""
     colab = {"torch": "2.11.0", "transformers": "5.15.1", "numpy": "2.1.0", "pandas": "2.2.2"}
-    declared = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    ranges = {entry.name: entry.specifier for entry in map(Requirement, declared["dependencies"])}
+    ranges = {entry.name: entry.specifier for entry in map(Requirement, PROJECT["dependencies"])}
     assert [name for name, version in colab.items() if version not in ranges[name]] == []
-    assert "3.12" in SpecifierSet(declared["requires-python"])
+    assert "3.12" in SpecifierSet(PROJECT["requires-python"])
 
 
 @pytest.mark.slow

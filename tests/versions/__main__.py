@@ -1,10 +1,11 @@
-"""`python -m tests.versions [--torches] [--keep] [NAME ...]`: the fixed set with other versions than the lock's.
+"""`python -m tests.versions [--torches | --notebooks] [--keep] [NAME ...]`: with other versions than the lock's.
 
 Without names all overlays of transformers, a few minutes each; `--torches`: the combinations with another torch or
 Python, each in an environment of its own (gigabytes), which is removed afterwards unless `--keep` is there. Names run
 those alone: floor, colab, image, lock, newest; torch-floor, torch-after, python-3.13, python-3.14. The table's rows of
-what was run are written anew: tests/versions/results.json and docs/versions.md. `--page` writes the page alone. Exit 1
-where something fails.
+what was run are written anew: tests/versions/results.json and docs/versions.md. `--page` writes the page alone.
+`--notebooks`: the notebooks of examples/ (or those named) in Colab's versions (`notebooks.py`). Exit 1 where something
+fails.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import sys
 import time
 
-from tests.versions import report
+from tests.versions import notebooks, report
 from tests.versions.combinations import environment, folder_of, overlays, torches
 from tests.versions.work import looked, ran
 
@@ -22,12 +23,14 @@ from tests.versions.work import looked, ran
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.versions", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    for option in ("--torches", "--keep", "--page"):
+    for option in ("--torches", "--notebooks", "--keep", "--page"):
         parser.add_argument(option, action="store_true")
     asked = parser.parse_args(arguments)
     if asked.page:
         report.write([])
         return 0
+    if asked.notebooks:
+        return of_notebooks(parser, asked.names, asked.keep)
     known = {combination.name: combination for combination in (*overlays(), *torches())}
     if unknown := [name for name in asked.names if name not in known]:
         parser.error(f"{', '.join(unknown)}: no combination. There are {', '.join(known)}.")
@@ -50,6 +53,18 @@ def main(arguments: list[str]) -> int:
         if combination.python and not asked.keep:
             shutil.rmtree(folder_of(combination))
     return int(wrong > 0)
+
+
+def of_notebooks(parser: argparse.ArgumentParser, names: list[str], keep: bool) -> int:
+    """Run the notebooks, and write the page anew."""
+    there = notebooks.names()
+    if unknown := sorted(set(names) - set(there)):
+        parser.error(f"{', '.join(unknown)}: no notebook. There are {', '.join(there)}.")
+    faults = notebooks.run_all(names or there)
+    report.write([])
+    if not keep:
+        shutil.rmtree(folder_of(notebooks.COLAB))
+    return int(faults > 0)
 
 
 if __name__ == "__main__":

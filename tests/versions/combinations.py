@@ -179,12 +179,12 @@ def lacking(python: Path, package: str) -> list[str]:
     return json.loads(run([str(python), "-c", program, package]))
 
 
-def versions_of(python: Path) -> dict[str, str]:
-    """What is there, by its own metadata: Python, and the packages of the table."""
+def versions_of(python: Path, *more: str) -> dict[str, str]:
+    """What is there, by its own metadata: Python, the packages of the table, and others."""
     program = (
         "import json, platform\nfrom importlib.metadata import PackageNotFoundError, version\n"
         "found = {'python': platform.python_version()}\n"
-        "for name in ('torch', 'transformers', 'triton', 'numpy'):\n"
+        f"for name in {('torch', 'transformers', 'triton', 'numpy', *more)}:\n"
         "    try: found[name] = version(name).partition('+')[0]\n"
         "    except PackageNotFoundError: found[name] = ''\n"
         "print(json.dumps(found))"

@@ -6,7 +6,9 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from tests.versions import notebooks
 from tests.versions.combinations import ROOT, floor
 from tests.versions.work import TESTS, Row
 
@@ -76,7 +78,23 @@ def page(rows: list[Row]) -> str:
         for row in failing:
             text += f"- torch {row.torch}, transformers {row.transformers}, Python {row.python}:"
             text += "".join(f"\n    - `{failure}`" for failure in row.failures) + "\n"
-    return text + TAIL
+    return text + of_notebooks(notebooks.read()) + TAIL
+
+
+def of_notebooks(ran: dict[str, Any]) -> str:
+    """A paragraph on the notebooks: where they were run, how long they took, and which failed."""
+    rows, there = ran["notebooks"], notebooks.names()
+    versions = {name: ran["versions"][name] for name in ("python", "torch", "transformers", "numpy", "pandas")}
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    failing = "".join(f"\n- `{row['name']}` **fails**: `{row['fault']}`" for row in rows if row["fault"])
+    missing = sorted(set(there) - {row["name"] for row in rows})
+    return (
+        f"\n## Notebooks\n\nIn Colab's versions ({named}), {sum(not row['fault'] for row in rows)} of {len(there)} "
+        f"notebooks of [examples](examples.md) ran from their first cell on, which installs the built packages beside "
+        f"these, in {sum(row['seconds'] for row in rows)} s by the clock, added up ({ran['date']}); the widget's "
+        f"cell held the page. `make test-notebooks` does it."
+        f"{' Not run: ' + ', '.join(missing) + '.' if missing else ''}{failing}\n"
+    )
 
 
 def _line(row: Row) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import yaml
 
 from manyheads.machine.versions import NEWEST_TESTED
-from tests.versions import report
+from tests.versions import notebooks, report
 from tests.versions.combinations import ROOT, floor, locked
 from tests.versions.work import TESTS, _numbers
 
@@ -58,6 +58,18 @@ def test_row_that_ran_another_number_of_tests_is_named_with_both_numbers():
     page = report.page([*rows, short])
     assert "the same set for each" not in page
     assert "on Python 3.14.10 ran 810 on 2026-11-27; each other row 1,591." in page
+
+
+def test_page_says_where_notebooks_ran_which_failed_and_which_did_not_run():
+    ran = notebooks.read()
+    page = report.PAGE.read_text(encoding="utf-8")
+    assert report.of_notebooks(ran) in page and ran["date"] in page
+    assert ran["versions"]["torch"] == notebooks.COLAB.packages["torch"]
+    assert [row["name"] for row in ran["notebooks"] if row["widgets"]] == ["notebook"]
+    first, *others = ran["notebooks"]
+    text = report.of_notebooks({**ran, "notebooks": [{**first, "fault": "KeyError: 'x'"}, *others[1:]]})
+    assert f"`{first['name']}` **fails**: `KeyError: 'x'`" in text and f"Not run: {others[0]['name']}." in text
+    assert f"{len(others) - 1} of {len(notebooks.names())} notebooks" in text
 
 
 def test_every_file_of_the_fixed_set_is_there():

@@ -158,6 +158,13 @@ describe("the filter", () => {
     expect(namesOf("")).toHaveLength(15);
   });
 
+  it("takes what docs/howto/from-bertviz.md says", () => {
+    const namesOf = (text: string) => heads(4, 2).filter(compileFilter(text, statistics)).map((h) => h.head);
+    expect(namesOf("L3")).toEqual(["L3H0", "L3H1"]);
+    expect(namesOf("previous")).toEqual(["L0H0", "L1H0", "L2H0", "L3H0"]);
+    expect(namesOf("entropy < 1.5")).toEqual(["L0H0", "L0H1"]);
+  });
+
   it("takes commas and the word and between conditions", () => {
     expect(namesOf("previous and L1")).toEqual(["L1H0"]);
     expect(namesOf("previous, entropy >= 5")).toEqual(["L1H0", "L2H0"]);

@@ -1,4 +1,4 @@
-"""Practice: ten functions of attention to write, judged by running them beside the reference."""
+"""Practice: functions of attention, and of the search for a circuit, to write; each is judged by running it."""
 
 import lazy_loader
 

@@ -46,6 +46,16 @@ class Mistake:
     forms: tuple[Mapping[str, Option], ...]
 
 
+def mistake(name: str, hint: str, *forms: Mapping[str, Option], **options: Option) -> Mistake:
+    """The known mistake that these options make, or each of several sets of them."""
+    return Mistake(name, hint, forms or (options,))
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Array:
+    """Normally distributed numbers for an exercise's inputs."""
+    return rng.standard_normal(shape)
+
+
 def called(function: Function, case: Case) -> object:
     return function(*case)
 

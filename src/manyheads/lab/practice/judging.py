@@ -19,11 +19,13 @@ from manyheads.lab.lessons.answers import Verdict
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.lessons.progress import Progress
 from manyheads.lab.practice.exercise import Array, Case, Exercise, Function, SolutionError, in_words, numbers
+from manyheads.lab.practice.ioi import IOI_EXERCISES
 from manyheads.lab.practice.table import EXERCISES
 from manyheads.own_functions import failure, name_of
 
 MAX_SEED = 2**31
 LESSON = "practice"  # under which the points of exercises stand among those of lessons
+ALL = {**EXERCISES, **IOI_EXERCISES}  # a place in it is part of a seed: new ones go to the end
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,21 +52,21 @@ class SolutionVerdict(Verdict):
 
 def exercise_of(name: str) -> Exercise:
     """The exercise of this name, or the only one whose name begins so. Errors: LessonError."""
-    names = [name] if name in EXERCISES else [known for known in EXERCISES if name and known.startswith(name)]
+    names = [name] if name in ALL else [known for known in ALL if name and known.startswith(name)]
     if len(names) != 1:
-        near = nearest(name, EXERCISES, 1)
+        near = nearest(name, ALL, 1)
         guess = f" Did you mean {near[0]!r}?" if near else ""
-        raise LessonError(f"there is no exercise {name[:60]!r}.{guess} There are: {', '.join(EXERCISES)}.")
-    return EXERCISES[names[0]]
+        raise LessonError(f"there is no exercise {name[:60]!r}.{guess} There are: {', '.join(ALL)}.")
+    return ALL[names[0]]
 
 
 def judge(exercise: str, function: Function, *, seed: int | None = None, keep: bool = True) -> SolutionVerdict:
     """Run a solution of an exercise beside the reference, and say whether it is right, or what is wrong.
 
-    - `exercise`: its name, as `EXERCISES` has it.
+    - `exercise`: its name, as `EXERCISES` or `IOI_EXERCISES` has it.
     - `function`: the solution. It gets NumPy arrays, and may return any array of numbers: of NumPy, of torch, lists.
     - `seed`: of the inputs; None: others each time.
-    - `keep`: note the points of a right solution, where `manyheads learn` keeps its own.
+    - `keep`: note the points of a right solution of `EXERCISES`, where `manyheads learn` keeps its own.
 
     There is no limit of time here: `judge_file` has one. Cost: some milliseconds, and what the solution takes.
     Errors: LessonError for an unknown exercise, a seed that is none, and what is no function. What the solution itself
@@ -88,7 +90,7 @@ def checked_seed(seed: int | None) -> int:
 
 def with_points(task: Exercise, verdict: SolutionVerdict) -> SolutionVerdict:
     """The verdict, its points kept if it is right; where they cannot be, its words say so."""
-    if not verdict.right:
+    if not verdict.right or task.name not in EXERCISES:
         return verdict
     progress = Progress()
     progress.reach(LESSON, task.name, task.points)
@@ -103,7 +105,7 @@ def verdict_on(task: Exercise, function: Function, seed: int) -> SolutionVerdict
     def wrong(words: str, *mistakes: str) -> SolutionVerdict:
         return SolutionVerdict(False, 0, f"Not yet. {words}", exercise=task.name, mistakes=mistakes, seed=seed)
 
-    rng = np.random.default_rng([seed, list(EXERCISES).index(task.name)])
+    rng = np.random.default_rng([seed, list(ALL).index(task.name)])
     cases = task.cases(rng)
     expected = [task.right(*case) for case in cases]
     results: list[Array] = []

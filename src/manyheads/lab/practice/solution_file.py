@@ -29,7 +29,6 @@ from manyheads.errors import ManyHeadsError
 from manyheads.lab.lessons.lesson import LessonError
 from manyheads.lab.practice.exercise import Exercise
 from manyheads.lab.practice.judging import SolutionVerdict, checked_seed, exercise_of, verdict_on, with_points
-from manyheads.lab.practice.table import EXERCISES
 
 SECONDS = 20  # of a solution; right ones take less than one
 MOST_SECONDS = 3600
@@ -164,7 +163,7 @@ def function_in(path: Path, task: Exercise) -> object:
 def main(arguments: list[str]) -> None:
     """Judge one file, and write the verdict into another."""
     name, path, seed, seconds, with_torch, answer, dump = arguments
-    task = EXERCISES[name]
+    task = exercise_of(name)
     if with_torch == "1":  # it takes seconds on a busy machine, which are none of the solution's
         with suppress(ImportError):
             import torch  # noqa: F401

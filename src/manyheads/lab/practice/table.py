@@ -1,8 +1,8 @@
 """The ten exercises of `manyheads practice`: what each asks, what is right, and which mistakes are known.
 
 What is right is what `manyheads.reference` says. A mistake is a change of a few options of a second, small
-implementation (`_attend` and what stands around it); without a change it gives the right numbers, too, which the tests
-hold to the reference. Options of two mistakes can be changed at once, so that both are named.
+implementation (`attend_with` and what stands around it); without a change it gives the right numbers, too, which the
+tests hold to the reference. Options of two mistakes can be changed at once, so that both are named.
 
 Inputs are drawn, their sizes all different: a transpose that is missing, or an axis that is another, then either fails
 or gives numbers of its own.
@@ -34,7 +34,9 @@ from manyheads.lab.practice.exercise import (
     Option,
     SolutionError,
     in_words,
+    mistake,
     nearly_equal,
+    normal,
     numbers,
 )
 
@@ -50,10 +52,6 @@ SENTENCES = (
     "When the music stopped, every dancer looked at the door.",
     "Rain fell.",
 )
-
-
-def _mistake(name: str, hint: str, *forms: Mapping[str, Option], **options: Option) -> Mistake:
-    return Mistake(name, hint, forms or (options,))
 
 
 # ---------------------------------------------------------------------------------- attention, right and wrong at will
@@ -72,7 +70,7 @@ def _softmax(scores: Array, axis: int | None = -1, *, top: str = "row", form: st
     return np.log(weights) if form == "logarithm" else weights
 
 
-def _attend(
+def attend_with(
     q: Array,
     k: Array,
     v: Array,
@@ -128,31 +126,27 @@ def _reference(q: Array, k: Array, v: Array, **options: bool | Array) -> Array:
     return out.reshape(*q.shape[:-1], v.shape[-1])
 
 
-NO_SCALE = _mistake("missing scale", "divide the scores by the square root of d, the width of a query.", scale="none")
-SCALE_BY_D = _mistake("scaled by d", "divide the scores by the square root of d, not by d.", scale="d")
-QUERY_AXIS = _mistake(
+NO_SCALE = mistake("missing scale", "divide the scores by the square root of d, the width of a query.", scale="none")
+SCALE_BY_D = mistake("scaled by d", "divide the scores by the square root of d, not by d.", scale="d")
+QUERY_AXIS = mistake(
     "wrong axis", "each query's weights over all keys must sum to 1: softmax over the last axis, that of keys.", axis=-2
 )
-MASK_AFTER = _mistake(
+MASK_AFTER = mistake(
     "mask after softmax",
     "rows no longer sum to 1. Set hidden scores to -inf before the softmax; the weights then need no mask.",
     masked="after",
 )
-MASK_AS_ZERO = _mistake(
+MASK_AS_ZERO = mistake(
     "masked with zero",
     "a score of 0 is no mask, since exp(0) = 1: a hidden key keeps its weight. Set hidden scores to -inf.",
     masked="as zero",
 )
-NO_MASK = _mistake("no mask", "every query still looks at every key.", masked="not")
-OVERFLOW = _mistake(
+NO_MASK = mistake("no mask", "every query still looks at every key.", masked="not")
+OVERFLOW = mistake(
     "overflow",
     "exp of a large score is infinite. Take each row's maximum away first: softmax does not see the difference.",
     top="none",
 )
-
-
-def _normal(rng: np.random.Generator, *shape: int) -> Array:
-    return rng.standard_normal(shape)
 
 
 def _with_large_scores(rng: np.random.Generator, q: Array, k: Array) -> tuple[Array, Array]:
@@ -168,7 +162,7 @@ def _with_large_scores(rng: np.random.Generator, q: Array, k: Array) -> tuple[Ar
 
 
 def _softmax_cases(rng: np.random.Generator) -> list[Case]:
-    scores = 2 * _normal(rng, 3, 5, 7)
+    scores = 2 * normal(rng, 3, 5, 7)
     shifts = rng.permutation([LARGE, -LARGE, 0.0])[:, None, None] * np.array([1, -1, 0, 1, -1.0])[:, None]
     return [(scores,), (scores[..., :6] + shifts,)]
 
@@ -184,21 +178,21 @@ SOFTMAX = Exercise(
     lambda scores: reference.softmax_rows(scores)[0],
     _softmax,
     (
-        _mistake("wrong axis", "rows lie along the last axis: axis=-1.", {"axis": 0}, {"axis": 1}),
-        _mistake("one sum for all", "each row has a sum of its own: axis=-1, keepdims=True.", {"axis": None}),
+        mistake("wrong axis", "rows lie along the last axis: axis=-1.", {"axis": 0}, {"axis": 1}),
+        mistake("one sum for all", "each row has a sum of its own: axis=-1, keepdims=True.", {"axis": None}),
         OVERFLOW,
-        _mistake(
+        mistake(
             "one maximum for all", "take each row's own maximum away: far below another's, all exp are 0.", top="all"
         ),
-        _mistake("not divided", "divide exp(scores) by the sum of its row.", form="raised"),
-        _mistake("logarithm", "return the weights, not their logarithms.", form="logarithm"),
-        _mistake("wrong sign", "it is exp(scores), not exp(-scores): the largest score gets most.", form="minus"),
+        mistake("not divided", "divide exp(scores) by the sum of its row.", form="raised"),
+        mistake("logarithm", "return the weights, not their logarithms.", form="logarithm"),
+        mistake("wrong sign", "it is exp(scores), not exp(-scores): the largest score gets most.", form="minus"),
     ),
 )
 
 
 def _plain_cases(rng: np.random.Generator) -> list[Case]:
-    q, k, v = _normal(rng, 2, 6, 5, 4), _normal(rng, 2, 6, 7, 4), _normal(rng, 2, 6, 7, 3)
+    q, k, v = normal(rng, 2, 6, 5, 4), normal(rng, 2, 6, 7, 4), normal(rng, 2, 6, 7, 3)
     return [(q, k, v), (*_with_large_scores(rng, q, k), v)]
 
 
@@ -211,27 +205,27 @@ SCALED_DOT_PRODUCT = Exercise(
     "No mask. Scores may be as large as 1,000.",
     _plain_cases,
     _reference,
-    _attend,
+    attend_with,
     (
         NO_SCALE,
         SCALE_BY_D,
-        _mistake("scale the wrong way", "divide by sqrt(d), do not multiply.", scale="times"),
-        _mistake("scaled by the number of keys", "d is the width of a query, not the number of keys.", scale="keys"),
-        _mistake("scaled by the width of v", "d is the width of q and k, not of v.", scale="values"),
-        _mistake("scale after softmax", "divide the scores by sqrt(d), before the softmax.", scale="weights"),
+        mistake("scale the wrong way", "divide by sqrt(d), do not multiply.", scale="times"),
+        mistake("scaled by the number of keys", "d is the width of a query, not the number of keys.", scale="keys"),
+        mistake("scaled by the width of v", "d is the width of q and k, not of v.", scale="values"),
+        mistake("scale after softmax", "divide the scores by sqrt(d), before the softmax.", scale="weights"),
         QUERY_AXIS,
-        _mistake("softmax over heads", "each head has a softmax of its own: over the last axis.", axis=-3),
-        _mistake("no softmax", "turn scores into weights: softmax over the keys, then times v.", result="scores"),
+        mistake("softmax over heads", "each head has a softmax of its own: over the last axis.", axis=-3),
+        mistake("no softmax", "turn scores into weights: softmax over the keys, then times v.", result="scores"),
         OVERFLOW,
-        _mistake("weights returned", "multiply the weights by v.", result="weights"),
-        _mistake("keys in place of values", "multiply the weights by v, not by k.", result="keys"),
+        mistake("weights returned", "multiply the weights by v.", result="weights"),
+        mistake("keys in place of values", "multiply the weights by v, not by k.", result="keys"),
     ),
 )
 
 
 def _causal_cases(rng: np.random.Generator) -> list[Case]:
     return [
-        (_normal(rng, h, n, d), _normal(rng, h, n, d), _normal(rng, h, n, f))
+        (normal(rng, h, n, d), normal(rng, h, n, d), normal(rng, h, n, f))
         for h, n, d, f in ((3, 6, 4, 5), (2, 7, 5, 3))
     ]
 
@@ -245,7 +239,7 @@ def _causal(q: Array, k: Array, v: Array, *, show: str = "past", **options: Opti
         "future": keys >= queries,
         "after": keys > queries,
     }[show]
-    return _attend(q, k, v, visible, **options)  # type: ignore[arg-type]
+    return attend_with(q, k, v, visible, **options)  # type: ignore[arg-type]
 
 
 CAUSAL_MASK = Exercise(
@@ -262,14 +256,14 @@ CAUSAL_MASK = Exercise(
         NO_MASK,
         MASK_AFTER,
         MASK_AS_ZERO,
-        _mistake(
+        mistake(
             "diagonal hidden",
             "a token sees itself, too; the first one has nothing else. Hide keys after the query: np.triu(..., 1).",
             {"show": "before"},
             {"show": "before", "fill": -1e9},
         ),
-        _mistake("one key too many", "token i must not see token i + 1.", show="one more"),
-        _mistake(
+        mistake("one key too many", "token i must not see token i + 1.", show="one more"),
+        mistake(
             "mask reversed",
             "tokens see the future, and not the past: queries are rows and keys columns, hidden is key > query.",
             {"show": "future"},
@@ -288,7 +282,7 @@ def _padding_cases(rng: np.random.Generator) -> list[Case]:
     for b, q, k, d, f in ((4, 5, 8, 3, 6), (3, 6, 7, 5, 4)):
         shorter = 2 + rng.permutation(k - 3)[: b - 1]  # the first text is: its length for all is then a mistake
         lengths = np.array([shorter[0], *rng.permutation([k, *shorter[1:]])])
-        cases.append((_normal(rng, b, q, d), _normal(rng, b, k, d), _normal(rng, b, k, f), lengths))
+        cases.append((normal(rng, b, q, d), normal(rng, b, k, d), normal(rng, b, k, f), lengths))
     return cases
 
 
@@ -304,7 +298,7 @@ def _padded(q: Array, k: Array, v: Array, lengths: Int64[ndarray, " b"], *, show
         "first text's": keys < lengths[0],
         "queries": (queries < length) & (keys >= 0),
     }[show]
-    return _attend(q, k, v, visible, **options)  # type: ignore[arg-type]
+    return attend_with(q, k, v, visible, **options)  # type: ignore[arg-type]
 
 
 PADDING_MASK = Exercise(
@@ -327,21 +321,21 @@ PADDING_MASK = Exercise(
         NO_MASK,
         MASK_AFTER,
         MASK_AS_ZERO,
-        _mistake(
+        mistake(
             "one key too many", "key number lengths[b] is padding already: real is index < length.", show="one more"
         ),
-        _mistake("one key too few", "key number lengths[b] - 1 is real: real is index < length.", show="one fewer"),
-        _mistake(
+        mistake("one key too few", "key number lengths[b] - 1 is real: real is index < length.", show="one fewer"),
+        mistake(
             "mask inverted",
             "queries look at the padding alone: hide index >= length.",
             {"show": "padding"},
             {"show": "padding", "fill": -1e9},
         ),
-        _mistake("padding taken to be in front", "real keys come first here, padding behind them.", show="left"),
-        _mistake(
+        mistake("padding taken to be in front", "real keys come first here, padding behind them.", show="left"),
+        mistake(
             "one length for all", "each text has a length of its own: lengths[:, None, None].", show="first text's"
         ),
-        _mistake(
+        mistake(
             "queries masked",
             "the mask is on keys, the last axis of the scores, not on queries.",
             {"show": "queries"},
@@ -357,9 +351,9 @@ PADDING_MASK = Exercise(
 def _naive_cases(rng: np.random.Generator) -> list[Case]:
     return [
         (
-            _normal(rng, n, m),
-            *(_normal(rng, h, m, width) / math.sqrt(m) * 2 for width in (d, d, f)),
-            _normal(rng, h * f, m),
+            normal(rng, n, m),
+            *(normal(rng, h, m, width) / math.sqrt(m) * 2 for width in (d, d, f)),
+            normal(rng, h * f, m),
         )
         for h, n, m, d, f in ((3, 5, 10, 4, 2), (2, 6, 7, 3, 4))
     ]
@@ -380,7 +374,7 @@ def _naive(
     if heads == "first":
         w_q, w_k, w_v = (repeat(w[0], "m d -> h m d", h=len(w)) for w in (w_q, w_k, w_v))
     k = x @ (w_q if keys == "w_q" else w_k)
-    out = _attend(x @ w_q, k, x @ w_v, width=x.shape[-1], **options)  # type: ignore[arg-type]
+    out = attend_with(x @ w_q, k, x @ w_v, width=x.shape[-1], **options)  # type: ignore[arg-type]
     if merge == "mixed":
         merged = out.reshape(len(x), -1)
     elif merge == "reversed":
@@ -390,7 +384,7 @@ def _naive(
     return merged if merge == "no w_o" else merged @ w_o
 
 
-SCALE_BY_MODEL = _mistake(
+SCALE_BY_MODEL = mistake(
     "scaled by the model's width", "d is the width of one head, not of the model or of all heads.", scale="model"
 )
 MULTI_HEAD_NAIVE = Exercise(
@@ -409,17 +403,17 @@ MULTI_HEAD_NAIVE = Exercise(
         SCALE_BY_D,
         SCALE_BY_MODEL,
         QUERY_AXIS,
-        _mistake("one head again and again", "head i has matrices of its own: w_q[i], w_k[i], w_v[i].", heads="first"),
-        _mistake("keys from w_q", "keys are x w_k[i].", keys="w_q"),
-        _mistake(
+        mistake("one head again and again", "head i has matrices of its own: w_q[i], w_k[i], w_v[i].", heads="first"),
+        mistake("keys from w_q", "keys are x w_k[i].", keys="w_q"),
+        mistake(
             "heads mixed by a reshape",
             "a reshape of [h, n, f] to [n, h * f] cuts through tokens: move the head axis behind the tokens first, "
             "or concatenate along the last axis.",
             merge="mixed",
         ),
-        _mistake("columns interleaved", "each head's columns stay together: h before f.", merge="interleaved"),
-        _mistake("heads reversed", "head 0 comes first.", merge="reversed"),
-        _mistake("no w_o", "multiply the heads, side by side, by w_o.", merge="no w_o"),
+        mistake("columns interleaved", "each head's columns stay together: h before f.", merge="interleaved"),
+        mistake("heads reversed", "head 0 comes first.", merge="reversed"),
+        mistake("no w_o", "multiply the heads, side by side, by w_o.", merge="no w_o"),
     ),
 )
 
@@ -427,8 +421,8 @@ MULTI_HEAD_NAIVE = Exercise(
 def _batched_cases(rng: np.random.Generator) -> list[Case]:
     cases: list[Case] = []
     for b, h, n, m, d, f in ((2, 3, 5, 10, 4, 6), (4, 2, 6, 9, 3, 5)):
-        wide = (_normal(rng, m, h * width) / math.sqrt(m) * 2 for width in (d, d, f))
-        cases.append((_normal(rng, b, n, m), *wide, _normal(rng, h * f, m), h))
+        wide = (normal(rng, m, h * width) / math.sqrt(m) * 2 for width in (d, d, f))
+        cases.append((normal(rng, b, n, m), *wide, normal(rng, h * f, m), h))
     return cases
 
 
@@ -461,7 +455,7 @@ def _batched(
             case _:
                 return rearrange(wide, "b n (h d) -> b h n d", h=num_heads)
 
-    out = _attend(*(heads_of(x @ w) for w in (w_q, w_k, w_v)), width=w_q.shape[1], **options)  # type: ignore[arg-type]
+    out = attend_with(*(heads_of(x @ w) for w in (w_q, w_k, w_v)), width=w_q.shape[1], **options)  # type: ignore[arg-type]
     if split == "over heads" or merge == "mixed":
         merged = out.reshape(len(x), x.shape[1], -1)
     else:
@@ -480,28 +474,28 @@ MULTI_HEAD_BATCHED = Exercise(
     _batched_right,
     _batched,
     (
-        _mistake(
+        mistake(
             "heads mixed by a reshape",
             "a reshape of [b, n, h * d] to [b, h, n, d] cuts through tokens: make it [b, n, h, d], then swap n and h.",
             split="mixed",
         ),
-        _mistake(
+        mistake(
             "heads merged by a reshape",
             "a reshape of [b, h, n, f] to [b, n, h * f] cuts through heads: swap h and n back first.",
             merge="mixed",
         ),
-        _mistake(
+        mistake(
             "columns interleaved",
             "a head's columns stand together: reshape to (h, d), not (d, h).",
             split="interleaved",
         ),
-        _mistake("columns interleaved at the end", "merge (h, f) in this order, not (f, h).", merge="interleaved"),
-        _mistake(
+        mistake("columns interleaved at the end", "merge (h, f) in this order, not (f, h).", merge="interleaved"),
+        mistake(
             "heads attend to heads",
             "the transpose is missing: attention runs over the heads of a token, not over tokens. Swap n and h.",
             split="over heads",
         ),
-        _mistake(
+        mistake(
             "one wide head",
             "the columns are never cut into heads: each head has a softmax of its own.",
             {"split": "none"},
@@ -511,14 +505,14 @@ MULTI_HEAD_BATCHED = Exercise(
         SCALE_BY_D,
         SCALE_BY_MODEL,
         QUERY_AXIS,
-        _mistake("no w_o", "multiply the heads, side by side, by w_o.", merge="no w_o"),
+        mistake("no w_o", "multiply the heads, side by side, by w_o.", merge="no w_o"),
     ),
 )
 
 
 def _grouped_cases(rng: np.random.Generator) -> list[Case]:
     return [
-        (_normal(rng, b, h, q, d), _normal(rng, b, g, k, d), _normal(rng, b, g, k, f))
+        (normal(rng, b, h, q, d), normal(rng, b, g, k, d), normal(rng, b, g, k, f))
         for b, h, g, q, k, d, f in ((2, 6, 3, 5, 7, 4, 8), (3, 8, 2, 4, 6, 5, 7))
     ]
 
@@ -542,8 +536,8 @@ def _grouped(q: Array, k: Array, v: Array, *, keys: str = "repeat", values: str 
     elif keys == "few":
         q, keys = q[:, : k.shape[1]], "none"
     if keys == "none":
-        return _attend(q, k, v, **options)  # type: ignore[arg-type]
-    return _attend(q, for_queries(k, keys), for_queries(v, values), **options)  # type: ignore[arg-type]
+        return attend_with(q, k, v, **options)  # type: ignore[arg-type]
+    return attend_with(q, for_queries(k, keys), for_queries(v, values), **options)  # type: ignore[arg-type]
 
 
 GROUPED_QUERY = Exercise(
@@ -558,32 +552,30 @@ GROUPED_QUERY = Exercise(
     _reference,
     _grouped,
     (
-        _mistake(
+        mistake(
             "tiled, not repeated",
             "query head i reads i // (h / g), and not i % g: np.repeat(k, h // g, axis=1), not np.tile.",
             keys="tile",
             values="tile",
         ),
-        _mistake("keys tiled, not repeated", "keys as values: query head i reads i // (h / g).", keys="tile"),
-        _mistake("values tiled, not repeated", "values as keys: query head i reads i // (h / g).", values="tile"),
-        _mistake(
+        mistake("keys tiled, not repeated", "keys as values: query head i reads i // (h / g).", keys="tile"),
+        mistake("values tiled, not repeated", "values as keys: query head i reads i // (h / g).", values="tile"),
+        mistake(
             "first key/value head for all",
             "there are g of them, each for h / g query heads.",
             keys="first",
             values="first",
         ),
-        _mistake(
+        mistake(
             "key/value heads averaged",
             "none is averaged: each query head reads one of them.",
             keys="mean",
             values="mean",
         ),
-        _mistake(
+        mistake(
             "queries averaged", "every query head keeps its own map: the result has h heads.", keys="mean of queries"
         ),
-        _mistake(
-            "first query heads only", "the result has h heads: repeat keys and values for the others.", keys="few"
-        ),
+        mistake("first query heads only", "the result has h heads: repeat keys and values for the others.", keys="few"),
         NO_SCALE,
         SCALE_BY_D,
         QUERY_AXIS,
@@ -593,7 +585,7 @@ GROUPED_QUERY = Exercise(
 
 def _cache_cases(rng: np.random.Generator) -> list[Case]:
     h, d, f = 3, 4, 5
-    texts = tuple((_normal(rng, h, n, d), _normal(rng, h, n, d), _normal(rng, h, n, f)) for n in (6, 7))
+    texts = tuple((normal(rng, h, n, d), normal(rng, h, n, d), normal(rng, h, n, f)) for n in (6, 7))
     return [(texts,)]
 
 
@@ -642,7 +634,7 @@ def _steps(texts: Texts, *, cache: str = "all", **options: Option) -> Array:
             keys, values = (np.stack(part, axis=1) for part in zip(*seen, strict=True))
             if cache == "turned":
                 keys = keys[:, ::-1]
-            outs.append(_attend(q[:, token, None], keys, values, **options)[:, 0])  # type: ignore[arg-type]
+            outs.append(attend_with(q[:, token, None], keys, values, **options)[:, 0])  # type: ignore[arg-type]
             old = [*old, own]
     return np.stack(outs)
 
@@ -659,31 +651,31 @@ KV_CACHE = Exercise(
     lambda texts: np.concatenate([rearrange(_reference(q, k, v, causal=True), "h n f -> n h f") for q, k, v in texts]),
     _steps,
     (
-        _mistake(
+        mistake(
             "cache that stays empty",
             "every token sees itself alone: put its key and value behind those in the cache, and return all.",
             cache="itself",
         ),
-        _mistake("cache of one token", "return all keys and values so far, not only the newest.", cache="two"),
-        _mistake(
+        mistake("cache of one token", "return all keys and values so far, not only the newest.", cache="two"),
+        mistake(
             "token does not see itself", "put the new key and value into the cache before you attend.", cache="others"
         ),
         SHARED_CACHE,
-        _mistake(
+        mistake(
             "keys and values in another order",
             "append both at the same end: weight j belongs to value j.",
             cache="turned",
         ),
         NO_SCALE,
         SCALE_BY_D,
-        _mistake("softmax over heads", "each head's weights over the keys must sum to 1.", axis=-3),
+        mistake("softmax over heads", "each head's weights over the keys must sum to 1.", axis=-3),
     ),
     run=_run_steps,
 )
 
 
 def _streaming_cases(rng: np.random.Generator) -> list[Case]:
-    q, k, v = _normal(rng, 5, 4), _normal(rng, 11, 4), _normal(rng, 11, 3)
+    q, k, v = normal(rng, 5, 4), normal(rng, 11, 4), normal(rng, 11, 3)
     k = k * np.linspace(0.5, 2, 11)[:, None]  # later scores are larger: the running maximum has to move
     return [(q, k, v, 4), (*_with_large_scores(rng, q, k), v, 2), (q[:2], k[:6], v[:6], 8)]
 
@@ -702,7 +694,7 @@ def _streaming(
     if combine in ("mean", "sum") or blocks == "last":
         starts = range(0, len(k), block)
         parts = [
-            _attend(q, k[i : i + block], v[i : i + block], scale=scale, top=top)
+            attend_with(q, k[i : i + block], v[i : i + block], scale=scale, top=top)
             for i in (starts[-1:] if blocks == "last" else starts)
         ]
         total = np.sum(parts, axis=0)
@@ -725,7 +717,7 @@ def _streaming(
 def _memory_fault(function: Function, rng: np.random.Generator) -> str:
     """Whether a call holds as much as the map of all queries and keys: a sentence that says so, or ""."""
     width = 16
-    case = _normal(rng, MAP_QUERIES, width), _normal(rng, MAP_KEYS, width), _normal(rng, MAP_KEYS, width)
+    case = normal(rng, MAP_QUERIES, width), normal(rng, MAP_KEYS, width), normal(rng, MAP_KEYS, width)
     map_bytes = 8 * MAP_QUERIES * MAP_KEYS
     was_tracing = tracemalloc.is_tracing()
     if not was_tracing:
@@ -759,31 +751,31 @@ ONLINE_SOFTMAX = Exercise(
     lambda q, k, v, block: _reference(q, k, v),
     _streaming,
     (
-        _mistake(
+        mistake(
             "not rescaled",
             "where the maximum grows, the sum and the output so far are in the old unit: multiply both by "
             "exp(old maximum - new maximum).",
             combine="not rescaled",
         ),
-        _mistake(
+        mistake(
             "sum not rescaled",
             "the sum so far, too, is multiplied by exp(old - new maximum).",
             combine="sum not rescaled",
         ),
-        _mistake(
+        mistake(
             "output not rescaled",
             "the output so far, too, is multiplied by exp(old - new maximum).",
             combine="output not rescaled",
         ),
-        _mistake("blocks averaged", "a block counts by the sum of its exp, not as every other.", combine="mean"),
-        _mistake(
+        mistake("blocks averaged", "a block counts by the sum of its exp, not as every other.", combine="mean"),
+        mistake(
             "blocks added",
             "each block is normalised by itself: divide once, at the end, by the sum over all.",
             combine="sum",
         ),
-        _mistake("last block only", "carry sum and output on from block to block.", blocks="last"),
-        _mistake("last keys left out", "the last block may be shorter than the others.", blocks="whole"),
-        _mistake("not divided", "divide the output by the sum, at the end.", combine="not divided"),
+        mistake("last block only", "carry sum and output on from block to block.", blocks="last"),
+        mistake("last keys left out", "the last block may be shorter than the others.", blocks="whole"),
+        mistake("not divided", "divide the output by the sum, at the end.", combine="not divided"),
         OVERFLOW,
         NO_SCALE,
         SCALE_BY_D,
@@ -884,10 +876,10 @@ DESIGN_A_HEAD = Exercise(
     _design,
     _design,
     (
-        _mistake("looks at itself", "turn each wave of the query back by one token: an angle of 2 pi / w.", turn=0),
-        _mistake("looks at the next word", "the query is turned the wrong way: change the sign of the angle.", turn=-1),
-        _mistake("looks two words back", "turn by one token, an angle of 2 pi / w: not by two.", turn=2),
-        _mistake(
+        mistake("looks at itself", "turn each wave of the query back by one token: an angle of 2 pi / w.", turn=0),
+        mistake("looks at the next word", "the query is turned the wrong way: change the sign of the angle.", turn=-1),
+        mistake("looks two words back", "turn by one token, an angle of 2 pi / w: not by two.", turn=2),
+        mistake(
             "too flat",
             "the weight is spread over too many words: multiply w_q, so that scores differ by more.",
             {"gain": 2.0},
