@@ -92,6 +92,8 @@ def half(columns):
     table = create_autospec(HeadTable, instance=True)
     table.heads, table.names = (Head("", 0, 0), Head("", 0, 1), Head("", 1, 0)), tuple(columns)
     table.column.side_effect = columns.__getitem__
+    few = "aux"  # of which there are few arcs
+    table.interval.side_effect = lambda name: (columns[name] * 0, columns[name] * 0 + (0.26 if few in name else 0.24))
     return table
 
 
@@ -103,6 +105,7 @@ def test_a_relations_head_is_chosen_on_one_half_and_scored_on_the_other():
         "obj.to_governor.given": [0.5, 0.2, 0.4], "obj.to_governor.mode": [0.1] * 3,
         "obj.to_governor.rule": [0.45] * 3,
         "obj.to_dependent.given": [0.1, 0.3, 0.2], "obj.to_dependent.mode": [0.05] * 3,
+        "aux.to_governor.given": [0.9, 0.2, 0.4], "aux.to_governor.mode": [0.1] * 3,
         "amod.to_governor.given": [0.5, 0.2, 0.4], "amod.to_governor.mode": [0.1] * 3,
     }  # fmt: skip
     columns = {name: np.array(values) for name, values in first.items()}
