@@ -1,6 +1,6 @@
 """docs/lab.md, the lab log in short, from docs/lab.yaml: `python docs/lab.py`. A test holds the page to the records.
 
-The page has of each record its question, and the beginning of its number and of its verdict.
+The page has of each record its question, and the beginning of its number.
 
 A record is a mapping with the five fields that the page explains. Every value is text: a date or a number is printed
 as it was typed, so nothing is rounded or reformatted on its way to the page.
@@ -29,8 +29,8 @@ OPENING = """\
 
 Every number that the project claims has a record in `docs/lab.yaml` ([the file](lab.yaml)), with the command that made
 it, so that anyone can make it again. This page has the question of each record, newest first, with the beginning of
-its number and, in bold, of its verdict ("..." where more follows); the file has the whole. A record is never removed:
-what failed stays and says so, and a number that no longer holds gets a new record. A record's fields:
+its number ("..." where more follows); the file has the whole, with the verdict. A record is never removed: what failed
+stays and says so, and a number that no longer holds gets a new record. A record's fields:
 """
 CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
 """Up to the first semicolon or full stop that a blank follows, outside code and brackets."""
@@ -49,10 +49,7 @@ def lab_markdown() -> str:
     lines = [OPENING, *(f"- **{field}**: {meaning}" for field, meaning in FIELDS.items())]
     for date, day in groupby(records(), key=lambda record: record["date"]):
         lines += ["", f"## {date}", ""]
-        lines += [
-            f"- {_ended(record['question'])} {_ended(_clause(record['number']))} **{_clause(record['verdict'])}**"
-            for record in day
-        ]
+        lines += [f"- {_ended(record['question'])} {_clause(record['number'])}" for record in day]
     return "\n".join([*lines, ""])
 
 

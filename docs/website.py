@@ -32,7 +32,8 @@ from manyheads.roles import label_page
 from manyheads.studio import publish, write_report
 
 ROOT = Path(__file__).parents[1]
-DOCS, STAGED, BUILT = ROOT / "docs", ROOT / "build/docs", ROOT / "build/site"  # the last two as mkdocs.yml has them
+DOCS = ROOT / "docs"
+STAGED, BUILT = ROOT / "build/docs", ROOT / "build/docs-site"  # as mkdocs.yml has them
 LEFT_OUT = ("*.py", "__pycache__", "*.heads", "000-template.md")
 PAGES = {
     "CONTRIBUTING.md": "contributing.md",

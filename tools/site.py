@@ -152,7 +152,7 @@ def build(
     else:
         shutil.copytree(cards, place / "cards")
     if docs is None:
-        _run("mkdocs", "build", "--strict", "--quiet", "--site-dir", str(place / "docs"))
+        _run("docs.website", str(place / "docs"))
     else:
         shutil.copytree(docs, place / "docs")
     _write_front(place, looks, names, recordings, labels)

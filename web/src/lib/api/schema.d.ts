@@ -1,4 +1,4 @@
-// openapi.json sha256:e7995abddab0ec5ff7562ece0a09f5b4010d4e11663fce5b68f47b82ba06337d
+// openapi.json sha256:2ef9584dd203a39618baaed481983842efff8e1e2c23df699818d75998269d09
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1317,8 +1317,9 @@ export interface components {
          * Check
          * @description A question made from `inputs`, which the answer returns. `cell`: for a prediction, the cell that it is about.
          *
-         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown. `computed_by`:
-         *     the function by which a page without a server judges a prediction, "" where it cannot, and for other questions.
+         *     `worth`: what a right answer gives after no, one ... wrong answer; it ends where the solution is shown.
+         *     `computed_by`: the function by which a page without a server judges a prediction, "" where it cannot, and for other
+         *     questions.
          */
         Check: {
             /**
