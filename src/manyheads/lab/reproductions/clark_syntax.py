@@ -100,16 +100,16 @@ def _width(half: HeadTable, column: str) -> float:
 def rows_of(by_model: Mapping[str, Mapping[str, Found]]) -> tuple[Row, ...]:
     """Exact numbers of this treebank, not of a sample."""
     rows = []
-    for name, found in by_model.items():
-        beaten = float(np.mean([one.score > one.chance + MARGIN for one in found.values()])) if found else 0.0
+    for name, relations in by_model.items():
+        beaten = float(np.mean([one.score > one.chance + MARGIN for one in relations.values()])) if relations else 0.0
         rows.append(
-            Row(f"{name}: relations ({len(found)}) whose best head beats position and nearest word by 5 points",
+            Row(f"{name}: relations ({len(relations)}) whose best head beats position and nearest word by 5 points",
                 "many; no head does well at all of them", (beaten,), Claim("over half", low=0.5), ".0%", exact=True)
         )  # fmt: skip
         rows += [
-            Row(f"{name}: {relation}, {found[relation].head}, {WORDS[found[relation].question]} (without attention "
-                f"{found[relation].chance:.1%})", published, (found[relation].score,), None, ".1%", exact=True)
-            for relation, published in PUBLISHED.items() if relation in found
+            Row(f"{name}: {relation}, {one.head}, {WORDS[one.question]} (without attention {one.chance:.1%})",
+                published, (one.score,), None, ".1%", exact=True)
+            for relation, published in PUBLISHED.items() if (one := relations.get(relation)) is not None
         ]  # fmt: skip
     return tuple(rows)
 
@@ -122,18 +122,18 @@ def notes_of(by_model: Mapping[str, Mapping[str, Found]], count: int) -> tuple[s
         f"{name}, {count:,} sentences, half of them for choosing: "
         + few([
             f"{relation} {one.score:.0%} by {one.head} ({one.chance:.0%})"
-            for relation, one in sorted(found.items(), key=lambda item: item[1].chance - item[1].score)
+            for relation, one in sorted(relations.items(), key=lambda item: item[1].chance - item[1].score)
         ], 12)
         + "."
-        for name, found in by_model.items()
+        for name, relations in by_model.items()
     )  # fmt: skip
 
 
 def chart(by_model: Mapping[str, Mapping[str, Found]]) -> Chart:
     """For each model its relations, from the best linked down."""
     panels = []
-    for name, found in by_model.items():
-        ranked = sorted(found.values(), key=lambda one: -one.score)
+    for name, relations in by_model.items():
+        ranked = sorted(relations.values(), key=lambda one: -one.score)
         places = tuple(float(place) for place in range(1, len(ranked) + 1))
         lines = (
             Line("best head", places, tuple(one.score for one in ranked)),

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from manyheads.corpora.own_texts import page_texts
+from manyheads.corpora import page_texts
 from manyheads.edits import applied
 from manyheads.heads import Head
 from manyheads.models import LoadedModel
