@@ -651,7 +651,7 @@ def test_a_bare_call_has_no_text_to_read_again_and_names_places(fresh):
     rec = mh.record_call(lm.model, input_ids=torch.randint(5, 60, (1, 9), generator=fresh), keep=VALUES)
     result = head_output(rec, "L0H4", 6, lm)
     assert result.adds is None and "no text that a model could read again" in result.because
-    assert result.word == "place 6" and result.sentence.startswith("place 6") and result.out is not None
+    assert result.word == "place 6" and result.sentence.startswith("Place 6 asked") and result.out is not None
 
 
 def test_what_cannot_be_asked_is_refused(animal, minilm):

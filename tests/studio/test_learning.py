@@ -170,7 +170,8 @@ def test_a_wide_lesson_has_text_and_questions_beside_their_cell(learn):
     page = learn("why-many-heads")
     for width, apart in ((1440, True), (1000, True), (960, False)):
         page.set_viewport_size({"width": width, "height": 800})
-        text, cell = (page.locator(each).first.bounding_box() for each in (".prose", "section.cell"))
+        beside = page.locator(".band.two").first
+        text, cell = (beside.locator(each).first.bounding_box() for each in (".prose", "section.cell"))
         assert (cell["x"] >= text["x"] + text["width"]) == apart, width
         assert_nothing_past_the_edge(page, f"{width}")
 

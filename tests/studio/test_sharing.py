@@ -324,7 +324,7 @@ def test_a_saved_lesson_plays_its_word_and_says_what_a_layers_scene_needs(browse
 def test_the_saved_lessons_are_those_of_this_checkout():
     saved = json.loads(gzip.decompress(saved_lessons()))
     assert saved["digest"] == digest_of_lessons(), "make web: static/lessons.json.gz is of other lessons"
-    assert list(saved["lessons"]) == list(shelf.lessons())
+    assert [name for name in saved["lessons"] if "?" not in name] == list(shelf.lessons())
 
 
 @pytest.mark.slow

@@ -64,6 +64,7 @@ WRITTEN = {
     "file_name": "a file's name that ends in .heads",
     "queries": "a range as in 0:64",
     "keys": "a range as in 0:64",
+    "language": "a language's code, as in de",
 }
 """The words for a pattern, by the name of the value; patterns in the path of an address give 404 instead."""
 THINGS = {"slug": "lesson"}

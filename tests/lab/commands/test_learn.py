@@ -102,7 +102,8 @@ def test_a_printed_lesson_leaves_out_rows_of_long_tables_and_further_heads_unles
     assert left in short and "Left out" not in whole
     assert "weights, head 1 " in short and "weights, head 2 " not in short and "weights, head 7 " in whole
     rows = [len(re.findall(rf"^cycle {cycle} ", out, re.MULTILINE)) for out in (short, whole) for cycle in (0, 15, 29)]
-    assert rows[0] == rows[2] > 0 == rows[1] and rows[3] == rows[4] == rows[5] > rows[0]
+    # The picture that the lesson opens with names its first cycle in further tables.
+    assert rows[0] >= rows[2] > 0 == rows[1] and rows[3] >= rows[4] == rows[5] > rows[0]
 
 
 def test_a_printed_lesson_draws_for_a_pipe_what_can_be_judged_and_an_interview_has_its_model_answers(run):
@@ -234,7 +235,7 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     (("one-hed",), "there is no lesson 'one-hed'. Did you mean 'one-head'? There are: "),
     (("--run", "x"), "need a lesson"),
     (("masks", "--device", "toaster"), "--device='toaster' cannot be used: "),
-    (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: masked-scores, "),
+    (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: mask-at-work, masked-scores, "),
     (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
     (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
     (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
