@@ -17,7 +17,7 @@ ROOMS = {
     "atlas": "atlas-grid", "atlas?from=10&to=2&sort=word&sinks=out": "best-head",
     "head/L2H9?pin=2&key=2&card=1": "neuron", "head/L3H1?pin=10&pane=1": "text-pane",
     "head/L2H9?show=lines": "line-view", "head/L2H9?show=layer": "play-stage",
-    "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "diversity-dial", "size": "size-conclusion",
+    "compare/L2H9?other=L1H1": "compare-map-d", "experiment?scene": "alike-slider", "size": "size-conclusion",
     "training": "training-table", "circuit": "circuit-grid", "learn?lesson=four-archetypes": "lesson-arcs",
     "learn?lesson=draw-a-head": "draw-map", "learn?lesson=whole-layer": "lesson-flow",
     "learn?lesson=birth": "play-stage",
