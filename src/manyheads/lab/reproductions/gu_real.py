@@ -26,8 +26,8 @@ from manyheads.plan import Plan, SkipPositions
 from manyheads.recording import LayerRecord
 
 WAYS = {
-    "prose": "prose, any first token", "fixed": "prose, the token that ends documents first",
-    "random": "random tokens", "repeated": "one token, again and again", "no positions": "prose, positions removed",
+    "prose": "prose", "fixed": "a fixed first token", "random": "random tokens", "repeated": "one token alone",
+    "no positions": "no positions",
 }  # fmt: skip
 """What is read, in words."""
 AT_ONCE = 20  # texts of a pass

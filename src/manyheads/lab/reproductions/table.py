@@ -8,7 +8,7 @@ REPRODUCTIONS = listing(
     ("gu-sinks", "Gu et al. 2025: heads park on the first token under softmax, and not under sigmoid attention",
      "8 minutes"),
     ("gu-real", "Gu et al. 2025: most heads of a pretrained model park on the first token, whatever stands there",
-     "minutes"),
+     "10 minutes"),
     ("olsson-induction", "Olsson et al. 2022: a language model's induction heads copy, and complete what came before",
      "minutes"),
     ("clark-syntax", "Clark et al. 2019: single heads link the words of a relation, in a causal model as in an encoder",
