@@ -20,6 +20,7 @@ from manyheads.lab.reproductions import prose
 from manyheads.lab.reproductions.prose import losses_without, others_like, windows_of
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
+from manyheads.lab.training.runs import Progress
 from manyheads.models import LoadedModel, load
 from manyheads.roles.probes import probe_repeats
 
@@ -41,14 +42,13 @@ TRIAL = Sizes(windows=2, length=96, removed=2, draws=1, random_tokens=12, sample
 
 def run(task: Task) -> Result:
     lm, sizes = load(prose.MODEL, device=task.device), TRIAL if task.quick else Sizes()
-    total, by_seed = task.seeds * (2 + sizes.draws), []
+    by_seed = []
     for seed in range(task.seeds):
-        tell = None if task.progress is None else task.progress(f"seed {seed}")
-        by_seed.append(measured(lm, sizes, seed, lambda done, tell=tell: tell and tell(done, total)))
+        by_seed.append(measured(lm, sizes, seed, None if task.progress is None else task.progress(f"seed {seed}")))
     return Result(rows_of(by_seed), chart(by_seed), notes_of(by_seed))
 
 
-def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Any = lambda done: None) -> dict[str, Any]:
+def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = None) -> dict[str, Any]:
     """One seed: what each kind of token costs with all heads, without the induction heads, and without others."""
     scores = probe_repeats(lm, samples=sizes.samples, seed=seed).after
     heads = list(lm.spec.heads.heads)
@@ -66,14 +66,15 @@ def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Any = lambda done: 
         drawn = []
         for removed in sets:
             drawn.append(parts_of(losses_without(lm, ids, removed), again, losses_without(lm, random_ids, removed)))
-            tell(number + len(drawn))
+            if tell is not None:
+                tell(number + len(drawn), 2 + sizes.draws)
         out[kind] = {name: float(np.mean([one[name] for one in drawn])) for name in drawn[0]}
     return out
 
 
 def seen_before(ids: Int[Tensor, "windows length"]) -> Bool[Tensor, "windows length-1"]:
     """Of each token but the first: whether it followed the same token earlier in its window."""
-    out = torch.zeros(ids.shape[0], ids.shape[1] - 1, dtype=torch.bool)
+    out = torch.zeros(ids.shape[0], ids.shape[1] - 1, dtype=torch.bool, device="cpu")
     for row, window in enumerate(ids.tolist()):
         known: set[tuple[int, int]] = set()
         for place, pair in enumerate(pairwise(window)):
