@@ -254,7 +254,8 @@ def test_torchs_layer_shows_the_weights_it_returns(fresh, options, batch_first, 
         _, want = layer(*given, need_weights=True, average_attn_weights=False, **hiding)
         with tap(layer) as state:
             seen = layer(*given, need_weights=need_weights, **hiding)
-    assert (plain[0] - seen[0]).abs().max() <= SAME
+    # sums of M products each as large as these outputs: their roundings grow with them
+    assert (plain[0] - seen[0]).abs().max() <= SAME * plain[0].abs().max().clamp_min(1)
     assert (plain[1] is None) == (seen[1] is None)
     rec = mh.record_call(layer, *given, need_weights=need_weights, **hiding)
     crosses = given[1] is not given[0]
