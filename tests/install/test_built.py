@@ -211,7 +211,7 @@ def test_pip_finds_an_extra_in_the_metadata_of_what_is_installed_so_messages_hol
 
 
 # ================================================================================================ what is published
-# Two wheels of one tree: `manyheads-core`, with every file and without torch, and `manyheads`, which asks for it.
+# Two wheels of one tree: `manyheads-core`, the code without torch, and `manyheads`, which asks for it and has weights.
 
 
 def test_the_two_published_packages_ask_for_what_the_tree_asks_for():
@@ -246,7 +246,9 @@ print(json.dumps([sizing.cache.token, rows.round(12).ravel().tolist(), str(plan)
 
 @pytest.mark.slow
 def test_the_wheel_without_torch_sizes_teaches_and_says_what_the_rest_needs(labels, tmp_path):
-    tree = release.staged(release.CORE, tmp_path / "tree")
+    tree, rest = (release.staged(name, tmp_path / name) for name in (release.CORE, release.WHOLE))
+    assert not (tree / release.WEIGHTS).exists()
+    assert [path for path in (rest / "src").rglob("*") if path.is_file()] == [rest / release.WEIGHTS]
     here = linked(tmp_path / "core", build("wheel", tmp_path / "dist", tree), (), False, labels)
     absent = "import importlib.util as u; print([u.find_spec(name) for name in ('torch', 'transformers', 'pandas')])"
     assert here.says(absent) == "[None, None, None]"
