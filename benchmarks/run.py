@@ -163,8 +163,9 @@ def _section(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) ->
     short = {"not measured", "met"} if len(bars) > LONG else {"not measured"}
     lasts = {x.bar.what.rpartition(", ")[2] for x in bars}
     last = lasts.pop() if len(bars) > 2 and len(lasts) == 1 else ""  # what all are against is said once
+    strong = {"missed": "**missed**"}
     rows = [
-        f"- {x.bar.what.removesuffix(f', {last}')}: {x.measured}; {x.bar.limit} ({x.verdict.replace('missed', '**missed**')})"
+        f"- {x.bar.what.removesuffix(f', {last}')}: {x.measured}; {x.bar.limit} ({strong.get(x.verdict, x.verdict)})"
         for x in bars
         if x.verdict not in short
     ]

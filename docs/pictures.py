@@ -167,7 +167,8 @@ ELSEWHERE = {
         "[a watched training](howto/watch-training.md#what-healthy-heads-look-like)."
     ),
     "Published results, made again": (
-        "One picture for each result, the paper's numbers beside ours: [published numbers](reference/published-numbers.md)."
+        "One picture for each result, the paper's numbers beside ours:\n"
+        "[published numbers](reference/published-numbers.md)."
     ),
 }
 """Groups whose pictures stand on pages of their own: the gallery links to these."""

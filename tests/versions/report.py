@@ -24,10 +24,10 @@ version, on Python 3.11 or newer. Others release every few days, so the range is
 guard makes that safe: in every recording, rows of every attention layer are computed anew and compared with what the
 model's own call returned. A version that attends in another way is refused, never recorded wrongly.
 
-These combinations were run, {same}: the tests of taps, guard, masks, media, watching, streaming, pruning and
-saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of the README. Tests that *do
-not apply* are for architectures that this version of transformers computes by hand; they are refused by name. *Numbers of
-look* counts the numbers that equal, digit by digit, those of the versions that `make` installs.
+These combinations were run, {same}: the tests of taps, guard, masks, media, watching, streaming,
+pruning and saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of the README.
+Tests that *do not apply* are for architectures that this version of transformers computes by hand; they are refused by
+name. *Numbers of look* counts the numbers that equal, digit by digit, those of the versions that `make` installs.
 {unlike}
 | torch | transformers | Python | Triton | NumPy | what it is | tests | numbers of look | README | date |
 |---|---|---|---|---|---|---|---|---|---|
