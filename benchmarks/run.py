@@ -148,30 +148,37 @@ def _gpu() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-LONG = 20  # rows: a longer table names only what was missed
+LONG = 20  # lines: a longer list names only what was missed
 USUAL = "x86_64, 2 cores, AVX-512, Python 3.11.7, torch 2.13.0+cpu"  # said once, at the head of the page
 
 
 def written(results: Mapping[str, Any]) -> str:
-    """A table a benchmark: what was measured, beside its bar."""
+    """A list for each benchmark: what was measured, the bar, and whether it was met."""
     return "\n".join(
-        _table(name, results.get(name), list(bars)) for name, bars in groupby(judged(results), lambda x: x.bar.run)
+        _section(name, results.get(name), list(bars)) for name, bars in groupby(judged(results), lambda x: x.bar.run)
     )
 
 
-def _table(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) -> str:
+def _section(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) -> str:
     short = {"not measured", "met"} if len(bars) > LONG else {"not measured"}
-    rows = [f"| {x.bar.what} | {x.measured} | {x.bar.limit} | {x.verdict} |" for x in bars if x.verdict not in short]
+    lasts = {x.bar.what.rpartition(", ")[2] for x in bars}
+    last = lasts.pop() if len(bars) > 2 and len(lasts) == 1 else ""  # what all are against is said once
+    strong = {"missed": "**missed**"}
+    rows = [
+        f"- {x.bar.what.removesuffix(f', {last}')}: {x.measured}; {x.bar.limit} ({strong.get(x.verdict, x.verdict)})"
+        for x in bars
+        if x.verdict not in short
+    ]
     for verdict in sorted(short):
         if count := sum(x.verdict == verdict for x in bars):
-            rows.append(f"| {count} others: benchmarks/results.json, benchmarks/bars.py | | | {verdict} |")
+            rows.append(f"- {count} others ({verdict}): benchmarks/results.json, benchmarks/bars.py")
     if result is None:
         measured = "no whole result yet"
     else:
         machine = f"{result['machine']}, torch {result['torch']}"
         measured = ", ".join([result["date"], *(() if machine == USUAL else (machine,))])
-    head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.", ""]
-    return "\n".join([*head, "| what | measured | bar | |", "|---|---|---|---|", *rows, ""])
+    head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.{last and f' Each {last}.'}", ""]
+    return "\n".join([*head, *rows, ""])
 
 
 def write_page(results: Mapping[str, Any]) -> None:

@@ -118,7 +118,7 @@ def table() -> str:
 
 
 def tree() -> str:
-    """Every package with its first sentence and its files' names: a heading for each, nested lists below it."""
+    """Every package with its first sentence and its files' names; folders in it by their files' names alone."""
     lines = [TREE_BEGIN, "", *(f"- `{path.name}`: {first_sentence(path)}" for path in files(PACKAGE))]
     for package in packages(PACKAGE):
         lines += ["", f"### `{package.name}/`", "", f"{first_sentence(package)} {_names(package)}".rstrip(), ""]
@@ -133,7 +133,7 @@ def _path_of(name: str) -> Path:
 def _nested(folder: Path, depth: int) -> list[str]:
     lines = []
     for package in packages(folder):
-        line = f"{' ' * 4 * depth}- `{package.name}/` {first_sentence(package)} {_names(package)}"
+        line = f"{' ' * 4 * depth}- `{package.name}/` {_names(package)}"
         lines += [line.rstrip(), *_nested(package, depth + 1)]
     return lines
 

@@ -1,6 +1,6 @@
 """docs/lab.md, the lab log in short, from docs/lab.yaml: `python docs/lab.py`. A test holds the page to the records.
 
-The page has of each record its question, and the beginning of its number.
+The page has the newest records: the question of each, and the beginning of its number.
 
 A record is a mapping with the five fields that the page explains. Every value is text: a date or a number is printed
 as it was typed, so nothing is rounded or reformatted on its way to the page.
@@ -23,14 +23,15 @@ FIELDS = {
     "number": "what came out: median and spread, with units; peers measured in the same run.",
     "verdict": "what follows: taken, refused, target met or missed and by how much.",
 }
-OPENING = """\
+NEWEST = 50
+OPENING = f"""\
 <!-- made by `python docs/lab.py` from docs/lab.yaml, held to it by a test -->
 # Lab log
 
-Every number that the project claims has a record in `docs/lab.yaml` ([the file](lab.yaml)), with the command that made
-it, so that anyone can make it again. This page has the question of each record, newest first, with the beginning of
-its number ("..." where more follows); the file has the whole, with the verdict. A record is never removed: what failed
-stays and says so, and a number that no longer holds gets a new record. A record's fields:
+Every number that the project claims has a record, with the command that made it, so that anyone can make it again.
+[`docs/lab.yaml`](lab.yaml) holds all records. This page shows the newest {NEWEST}: the question of each, and the
+beginning of its number ("..." where more follows). A record is never removed: what failed stays and says so, and a
+number that no longer holds gets a new record. The fields of a record:
 """
 CLAUSE = re.compile(r"(?:`[^`]*`|\([^()]*\)|[^;.]|[;.](?! ))+")
 """Up to the first semicolon or full stop that a blank follows, outside code and brackets."""
@@ -47,7 +48,7 @@ def records() -> list[dict[str, str]]:
 def lab_markdown() -> str:
     """The page: what a record holds, then for each day a list."""
     lines = [OPENING, *(f"- **{field}**: {meaning}" for field, meaning in FIELDS.items())]
-    for date, day in groupby(records(), key=lambda record: record["date"]):
+    for date, day in groupby(records()[:NEWEST], key=lambda record: record["date"]):
         lines += ["", f"## {date}", ""]
         lines += [f"- {_ended(record['question'])} {_clause(record['number'])}" for record in day]
     return "\n".join([*lines, ""])

@@ -160,15 +160,32 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
 }  # fmt: skip
 
 
+ELSEWHERE = {
+    "Small models, trained here": (
+        "Losses and heads of every preset of `manyheads train`: [training](reference/training.md),\n"
+        "[tiny-code](reference/tiny-code.md), [remaining useful life](reference/rul.md),\n"
+        "[a watched training](howto/watch-training.md#what-healthy-heads-look-like)."
+    ),
+    "Published results, made again": (
+        "One picture for each result, the paper's numbers beside ours:\n"
+        "[published numbers](reference/published-numbers.md)."
+    ),
+}
+"""Groups whose pictures stand on pages of their own: the gallery links to these."""
+
+
 def gallery_markdown() -> str:
     """The page."""
     parts = [
         "<!-- made by `python docs/pictures.py --page`, held to it by a test -->\n# Gallery\n",
-        "Every picture of these pages with what made it. All are real runs; none was touched up. "
+        "Pictures of these pages with the commands that made them. All are real runs; none was touched up. "
         "`python docs/pictures.py` makes\nthem again, but for what takes up to an hour to train.\n",
     ]
     for group, pictures in GALLERY.items():
         parts.append(f"## {group}\n")
+        if group in ELSEWHERE:
+            parts.append(f"{ELSEWHERE[group]}\n")
+            continue
         for each in pictures:
             fence = (
                 f"<!-- not run: docs/pictures.py runs it -->\n```python\n{each.command}\n```"

@@ -50,10 +50,9 @@ NOT_RECORDED = """## Not recorded
 
 MIXED = """## Recorded in part
 
-Of folders with several model types, of which not all are alike, or with layers that are left out:
+Folders with several model types that are not all alike, or with layers that are left out. The model types named are
+recorded, "nothing" where none is. Why each of the others is not: [results.json](../tests/sweep/results.json).
 
-| folder | recorded | not recorded |
-|---|---|---|
 """
 
 NOT_ATTENDING, UNTRIED = "does not attend", "not built here"
@@ -123,17 +122,17 @@ def _listed(groups: dict[str, list[str]]) -> str:
 
 
 def _row(folder: str, verdicts: list[Verdict]) -> str:
-    """What is recorded of a folder's models, and of the others one reason."""
+    """What is recorded of a folder's models, and which layers of theirs are left out."""
     recorded: dict[str, list[str]] = {}
-    others: dict[str, list[str]] = {}
+    without: dict[str, list[str]] = {}
     for verdict in verdicts:
         if verdict.outcome in (EXACT, IN_PART):
             recorded.setdefault(_stacks(verdict), []).append(verdict.name)
-        if verdict.outcome != EXACT:
-            others.setdefault(_reason(verdict), []).append(verdict.name)
-    whole = all(len(names) == len(verdicts) for group in (recorded, others) for names in group.values())
-    cells = ["; ".join(_named(what, names, whole) for what, names in group.items()) for group in (recorded, others)]
-    return f"| {folder} | {' | '.join(cells)} |\n"
+        if verdict.outcome == IN_PART:
+            without.setdefault(_reason(verdict), []).append(verdict.name)
+    whole = all(len(names) == len(verdicts) for group in (recorded, without) for names in group.values())
+    parts = [_named(what, names, whole) for group in (recorded, without) for what, names in group.items()]
+    return f"- {folder}: {'; '.join(parts) or 'nothing'}\n"
 
 
 def _named(what: str, names: list[str], whole: bool) -> str:

@@ -20,28 +20,25 @@ HEAD = """\
 # Versions
 
 manyheads installs beside torch {torch} or newer and transformers {transformers} or newer, each up to its next major
-version, on Python 3.11 or newer. Others release every few days, so the range is wider than what can be tried. What
-makes that safe is the guard: in every recording, rows of every attention layer are computed anew and compared with what
-the model's own call returned. A version that attends in another way is refused, never recorded wrongly.
+version, on Python 3.11 or newer. Others release every few days, so the range is wider than what can be tried. The
+guard makes that safe: in every recording, rows of every attention layer are computed anew and compared with what the
+model's own call returned. A version that attends in another way is refused, never recorded wrongly.
 
-Of that range these combinations were run, {same}: the tests of taps, guard, masks, media, watching,
-streaming, pruning and saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of
-the README. Tests that *do not apply* are of architectures that this version of transformers computes by hand: a test of
-its own holds that they are refused by name. *Numbers of look* says how many are equal, digit by digit, to those of the
-versions that `make` installs. Warnings that something will go in a later version are no failures here.
+These combinations were run, {same}: the tests of taps, guard, masks, media, watching, streaming,
+pruning and saved models ({files} files, one seed for all), the numbers of `manyheads look`, and all code of the README.
+Tests that *do not apply* are for architectures that this version of transformers computes by hand; they are refused by
+name. *Numbers of look* counts the numbers that equal, digit by digit, those of the versions that `make` installs.
 {unlike}
 | torch | transformers | Python | Triton | NumPy | what it is | tests | numbers of look | README | date |
 |---|---|---|---|---|---|---|---|---|---|
 """
 
 TAIL = """
-`manyheads doctor` says so where torch or transformers is newer than the newest that passes here, and so do a loaded
-model's `because`, every table's notes and a recording's provenance. It is a note, no error: pyproject's range alone
-decides what is wrong. Python 3.14 was that of a newer system: its C library (glibc 2.43 for 2.36) rounds `erfc`
-otherwise, so that q-values differ in their last digits. Those of Python 3.11 to 3.13 on one system are the same.
+`manyheads doctor`, a loaded model's `because`, every table's notes and a recording's provenance say when torch or
+transformers is newer than the newest that passes here. On Python 3.14, with another C library (glibc 2.43 for 2.36),
+`erfc` rounds otherwise, so q-values differ in their last digits.
 
-`make test-versions` runs transformers as overlays over the tests' own environment, a few minutes each, `make
-test-torches` the rows with another torch or Python in environments of their own (gigabytes; removed afterwards). The
+`make test-versions` runs other versions of transformers, `make test-torches` other versions of torch and Python. The
 public workflow `.github/workflows/versions.yml` runs the same, and the newest transformers as a canary that may fail.
 """
 

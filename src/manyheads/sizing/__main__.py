@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from manyheads import units
 from manyheads.sizing.architecture.decoder_table import DECODERS
 from manyheads.sizing.architecture.encoders import ENCODERS, IMAGES
@@ -15,8 +17,8 @@ def presets_markdown() -> str:
     """The table of presets: shape, heads and parameters of each, and below it the notes, each once."""
     notes = list(dict.fromkeys(row.note for row in PRESETS.values() if row.note))
     lines = [
-        "| preset | what | d_model | layers | heads | kv heads | d_k | parameters |",
-        "|---|---|---|---|---|---|---|---|",
+        "| preset | d_model | layers | heads | kv heads | d_k | parameters |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, row in PRESETS.items():
         architecture = preset(name)
@@ -29,11 +31,14 @@ def presets_markdown() -> str:
             kv_heads,
             f"{attention.qk_dim}",
         )
-        description = f"{row.title}{f' ({notes.index(row.note) + 1})' if row.note else ''}"
-        lines.append(
-            f"| `{name}` | {description} | {' | '.join(numbers)} | {units.count(architecture.num_parameters)} |"
-        )
+        title = "" if _letters(row.title) == _letters(name) else f" {row.title}"  # most names say it
+        described = f"`{name}`{title}{f' ({notes.index(row.note) + 1})' if row.note else ''}"
+        lines.append(f"| {described} | {' | '.join(numbers)} | {units.count(architecture.num_parameters)} |")
     return "\n".join([*lines, "", *(f"{number}. {note}" for number, note in enumerate(notes, 1))])
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def families_markdown() -> str:

@@ -1,6 +1,6 @@
 """How far the two annotations of our own sentences agree, where they differ, and what the settled file holds.
 
-`python tests/corpora/agreement/agreement.py` prints the tables of docs/reference/corpora.md and every difference.
+`python tests/corpora/agreement/agreement.py` prints the tables of README.md and every difference.
 Agreement is between `one.conllu` and `two.conllu`, as they were before anything was settled; the counts are of the
 settled file.
 """

@@ -1,4 +1,4 @@
-"""Claims about our own annotated sentences: they are well-formed, and docs/reference/corpora.md describes them."""
+"""Claims about our own annotated sentences: they are well-formed, and README.md describes them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_every_personal_pronoun_of_the_settled_file_is_a_mention_but_for_the_one
 
 
 def test_the_page_has_the_figures_that_the_files_give():
-    page = (ROOT / "docs/reference/corpora.md").read_text(encoding="utf-8")
+    page = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
     assert agreement.agreement_markdown(READ["one"], READ["two"]) in page
     assert agreement.counts_markdown(READ["settled"]) in page
     assert agreement.relations_markdown(READ["settled"]) in " ".join(page.split())

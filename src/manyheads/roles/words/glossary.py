@@ -303,8 +303,8 @@ def markdown() -> str:
         for term in terms:
             # The page stands in docs/reference/, beside some of those that it leads to.
             path = term.page.removeprefix("reference/")
-            link = f"[More]({path if path != term.page else f'../{path}'})" if path else ""
-            lines.append(f"- **{term.name}**: {' '.join(filter(None, (term.short, term.more, link)))}")
+            name = f"[{term.name}]({path if path != term.page else f'../{path}'})" if path else term.name
+            lines.append(f"- **{name}**: {' '.join(filter(None, (term.short, term.more)))}")
     lines += ["", "## Roles", "", "What a head of each role does. How a role is chosen: [roles](roles.md).", ""]
     lines += [f"- **{name}**: {words}." for name, words in role_words().items()]
     lines += [
