@@ -14,7 +14,9 @@ from jaxtyping import Float64
 from numpy import ndarray
 
 from manyheads.base import few, plural
-from manyheads.circuits import Composition, Why, WhyMeans, Writes
+from manyheads.circuits import Composition
+from manyheads.circuits.why import Why, WhyMeans
+from manyheads.circuits.writes import Writes
 from manyheads.errors import HeadError, StatisticError
 from manyheads.figures.attribution import BARS, PITCH, draw_attribution, signed_bars
 from manyheads.figures.circuit import draw_circuit
