@@ -44,6 +44,7 @@ WHOLE, BLOCKS = 512, 256  # tokens up to which every weight of a head's map is d
 MOST_PAIRED = 36  # heads whose pairs are drawn one by one
 WIDTH, HEIGHT, MARGIN = 860, 460, 36
 HALF, NAMES = 490, 180  # of a sheet of two columns of bars, and what the names before them take
+BARS_TOP = 124  # ... below their headings
 SMALL_MAP = 32  # blocks of each map where all heads are drawn
 LEFT, RIGHT, TOP, BOTTOM = 90, 40, 100, 76
 
@@ -145,15 +146,15 @@ def draw_why(why: Why | WhyMeans) -> Sheet:
     """What was written of the log-odds of a weight, by whose query and by whose key it was: the largest of each."""
     sides = {"query": why.query, "key": why.key}
     rows = {side: [(row.writer, float(row.share)) for row in table[:BARS]] for side, table in sides.items()}
-    sheet = Sheet(2 * HALF, TOP + PITCH * max(map(len, rows.values())) + 60)
+    sheet = Sheet(2 * HALF, BARS_TOP + PITCH * max(map(len, rows.values())) + 60)
     sheet.heading(
         MARGIN, str(why).split("\n")[0], f"log-odds {why.log_odds:+.2f} nats, of which writers gave {why.total:+.2f}"
     )
     for column, (side, bars) in enumerate(rows.items()):
         left = column * HALF + MARGIN + NAMES
-        signed_bars(sheet, f"by whose {side}", bars, left, TOP, HALF - NAMES - 2 * MARGIN)
+        signed_bars(sheet, f"by whose {side}", bars, left, BARS_TOP, HALF - NAMES - 2 * MARGIN)
     words = "In nats. Ink speaks for that weight, rust against it. Each side adds up to the same sum."
-    sheet.text(MARGIN, TOP + PITCH * max(map(len, rows.values())) + 36, words, SMALL, colour=FADED)
+    sheet.text(MARGIN, BARS_TOP + PITCH * max(map(len, rows.values())) + 36, words, SMALL, colour=FADED)
     return sheet
 
 
@@ -161,13 +162,13 @@ def draw_writes(writes: Writes) -> Sheet:
     """What a head writes of the first of its tokens: those that it promotes and suppresses most."""
     table = writes.tables[0]
     sides = {"promotes": table.promoted[:BARS], "suppresses": table.suppressed[:BARS]}
-    height = TOP + PITCH * max(map(len, sides.values()))
+    height = BARS_TOP + PITCH * max(map(len, sides.values()))
     sheet = Sheet(2 * HALF, height + 60)
     sheet.heading(MARGIN, str(writes).split("\n")[0], f"what it writes where it looks at {table.token!r}")
     for column, (side, pairs) in enumerate(sides.items()):
         left = column * HALF + MARGIN + NAMES
         bars = [(repr(token), float(value)) for token, value in pairs]
-        signed_bars(sheet, side, bars, left, TOP, HALF - NAMES - 2 * MARGIN)
+        signed_bars(sheet, side, bars, left, BARS_TOP, HALF - NAMES - 2 * MARGIN)
     words = (
         "Of a source of length 1 a dimension, less the mean over the vocabulary: values compare within this head alone."
     )
