@@ -643,7 +643,8 @@ def test_result_with_a_figure_returns_it_as_matplotlibs(read, tmp_path):
     assert drawn.keys() >= {
         "Attribution", "BackupHeads", "Circuit", "Comparison", "Composition", "CopyingScores", "Curve", "Effect",
         "HeadCurves", "HeadFamilies", "HeadLinks", "HeadTable", "Importance", "Probe", "RepeatProbe", "RetrievalScores",
-        "LayerRecord", "Patching", "PooledMaps", "Roles", "Sizing", "WatchedStep",
+        "LayerRecord", "Patching", "PooledMaps", "Recording", "Roles", "Sizing", "WatchedStep",
+        "Why", "WhyMeans", "Writes",
     }  # fmt: skip
     for name, figure in drawn.items():
         assert isinstance(figure, Figure) and min(figure.get_size_inches()) > 1, name

@@ -386,6 +386,7 @@ RETURNED = {
     "another dtype": (lambda output: output.float(), r"float32 on cpu, at L1H2: return .*, \[b q f\] = .* float64"),
     "another device": (lambda output: output.to("meta"), r"float64 on meta, at L1H2: return .* float64 on cpu"),
     "nothing": (lambda output: None, r"gave a NoneType at L1H2 \(is its `return` missing\?\)"),
+    "no number": (lambda output: output / 0, r"gave NaN or infinity at L1H2, where the model's own output had none"),
     "an error": (failing, r"at L1H2 failing \(test_own_edits.py, line \d+\) failed: ValueError: not on a Sunday"),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ import torch
 
 import manyheads as mh
 from manyheads import watching
+from manyheads.lab import practice
 from manyheads.roles import compare
 
 BASES = {"Tabular", "PerHeadResult"}
@@ -72,6 +73,7 @@ results = [
     mh.split_heads(lm, TEXTS, 0.5, sink=2, recent=4, random=0, needles=()),
     compare.backup_heads(lm, TEXTS, "L0H1"),
     rec.heads_linking("print", "for"),
+    practice.class_report([practice.progress_code("Anna")]),
 ]
 model.train()
 with mh.watch(model, every=1, out="heads") as watch:

@@ -182,7 +182,7 @@ def test_script_of_tables_reads_every_one_by_polars(wheel, labels, tmp_path):
     installed = subprocess.run(command, capture_output=True, text=True)
     if installed.returncode:
         pytest.skip(f"pip finds no polars here: {installed.stderr.strip()[-200:]}")
-    assert len(run_script(here, "tables")) == 17
+    assert len(run_script(here, "tables")) == 18
 
 
 @pytest.mark.slow

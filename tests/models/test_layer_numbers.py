@@ -20,6 +20,7 @@ from manyheads.compat import transformer_lens
 from manyheads.edits.edits import Acts
 from manyheads.errors import HeadError, ModelError, PlanError
 from manyheads.long_context import FORMATS
+from manyheads.measurement import measure_call
 from manyheads.measurement.of_a_recording import measure_recording
 from manyheads.models import tap
 from manyheads.nn import MultiHeadAttention
@@ -139,6 +140,14 @@ COUNTED = {
     "vit": ("ViTModel", "ViTConfig", {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 3,
             "num_attention_heads": 4, "image_size": 16, "patch_size": 4}, {"": 3}),
 }  # fmt: skip
+
+
+def test_layers_without_attention_weights_are_named_once(fresh, caplog):
+    model, inputs = lfm2(fresh), eager.padded(fresh, (13, 9), VOCABULARY)
+    rec = mh.record_call(model, **inputs)
+    assert rec.provenance["without attention weights"] == "L0, L2, L5: conv"
+    assert caplog.text.count("these layers form no attention weights, and are not recorded: L0, L2, L5: conv") == 1
+    assert measure_call(model, **inputs).notes["without attention weights"] == "L0, L2, L5: conv"
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -250,6 +250,74 @@ def test_the_page_sizes_a_description_as_the_library_does(new_page, studio):
         assert_same_as_the_library(words, got, mh.size(words, context=3000, batch=4, dtype="bf16"))
 
 
+PLACED = """async (asked) => {
+  const { PRESETS, described, placed, undivided } = await import("/studio.js");
+  return asked.map(([name, words, context, batch, dtype, kv, count, memory, stages]) => {
+    const shape = words ? described(words) : PRESETS.find((preset) => preset.name === name).shape;
+    if (!shape.served) return null;
+    const devices = { count, memory, stages };
+    const limit = shape.learned_positions ? shape.positions : null;
+    return undivided(shape.served, devices, kv) ?? placed(shape.served, { context, batch, dtype }, kv, limit, devices);
+  });
+}"""
+DEVICES = [(1, 1), (2, 1), (4, 1), (4, 2), (8, 1), (8, 8), (16, 1), (16, 4), (32, 32), (64, 8)]
+WITH_GPUS = [
+    {"num_kv_heads": 2, "head_dim": 10, "ffn_bias": True}, {"num_kv_heads": 1, "gated": True, "tied": True},
+    {"window": 700, "norm": "layer"}, {"num_experts": 5, "experts_per_token": 2, "ffn_bias": True, "o_bias": True},
+    {"learned_positions": 6000, "qkv_bias": True, "ffn_dim": 0, "norm": "none"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [20, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_page_divides_over_gpus_as_the_library_does(new_page, studio, share):
+    """Every preset and some descriptions, on GPUs of several numbers, sizes and stages (here each on some, in turn)."""
+    described = [{"num_layers": 11, "embed_dim": 96, "num_heads": 8, "vocab_size": 97, "ffn_dim": 56, **change}
+                 for change in WITH_GPUS]  # fmt: skip
+    asked = [
+        (name, words, min(context, mh.size(words or name).architecture.max_positions or context), batch, dtype, kv,
+         count, memory * 10**9, stages)
+        for name, words in [*((name, None) for name in PRESETS), *(("", words) for words in described)]
+        for count, stages in DEVICES
+        for context, batch, dtype, kv, memory in (
+            (4096, 1, "fp16", None, 80), (5000, 7, "fp8", None, 24),
+            (3000, 3, "int4", None, 141), (512, 2, "bf16", 4, 96),
+        )
+    ][::share]  # fmt: skip
+    page = new_page(forgive=("404",))
+    page.goto(f"{studio.address}/favicon.svg")
+    compared: Counter[str] = Counter()
+    for (name, words, context, batch, dtype, kv, count, memory, stages), got in zip(
+        asked, page.evaluate(PLACED, asked), strict=True
+    ):
+        where = (name, words, context, batch, dtype, kv, count, memory, stages)
+        if words and kv:
+            continue  # the page changes the description itself
+        try:
+            sizing, one = (mh.size(words or name, context, texts, dtype, num_kv_heads=kv) for texts in (batch, 1))
+        except ShapeError:  # latents have no key/value heads to choose, or they do not divide
+            continue
+        try:
+            placements = [each.on(f"{count}x{memory // 10**9}GB", pipeline=stages) for each in (sizing, one)]
+        except ManyHeadsError as error:
+            assert got is None or isinstance(got, str), (where, error)
+            compared["refused"] += 1
+            continue
+        want, alone = (placement.stages for placement in placements)
+        assert isinstance(got, list) and len(got) == len(want), (where, got)
+        for stage, of_one, found in zip(want, alone, got, strict=True):
+            fit = stage.fit
+            layers = [stage.first_layer, stage.first_layer + stage.num_layers - 1]
+            assert (found["layers"], found["num_parameters"]) == (layers, stage.num_parameters), where
+            assert found["weight_bytes"] == fit.weight_bytes and found["num_kv_heads"] == stage.num_kv_heads, where
+            assert found["activation_bytes"] == pytest.approx(fit.activation_bytes, rel=1e-12), where
+            assert found["cache_bytes"] == pytest.approx(fit.cache_bytes, rel=1e-12), where
+            assert found["missing"] == pytest.approx(fit.missing_bytes, rel=1e-9, abs=1), where
+            assert found["weightsFit"] == fit.weights_fit and found["largest"] == fit.largest_batch, where
+            assert found["longest"] == of_one.fit.longest_context, where
+            compared["stages"] += 1
+    assert compared["stages"] > 2000 // share and compared["refused"] > 100 // share, compared
+
+
 @pytest.mark.slow
 def test_the_room_says_what_fits_and_what_is_past_the_positions(new_page, studio):
     page = new_page()

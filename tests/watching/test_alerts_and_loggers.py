@@ -261,7 +261,28 @@ def test_what_cannot_be_done_at_an_alert_is_refused_at_once(fresh):
         ("^on_alert='clip' acts where max_logit", {"on_alert": "clip", "statistics": ["entropy"]}),
         ("no alert is of a statistic that is watched: max_logit is of", {"on_alert": "stop", "statistics": ["q_norm"]}),
         ("^limits= has 'entropy', whose statistic", {"limits": {"entropy": 1}, "statistics": ["max_logit"]}),
+        ("^limits={'entropy': 'low'}: give one number", {"limits": {"entropy": "low"}}),
+        ("^limits={'max_logit': [(]0, 1[)]}: give one number", {"limits": {"max_logit": (0, 1)}}),
+        ("^limits=[(]'max_logit', 3[)]: give numbers by the alert's name", {"limits": ("max_logit", 3)}),
     ):
         refuses(PlanError, words, mh.watch, model, **options)
         refuses(PlanError, words, mh.HeadWatch, **options)
     refuses(PlanError, "^qk_clip= clips from the first step on", mh.HeadWatch, qk_clip=9.0, on_alert="clip")
+
+
+def test_scores_that_are_no_numbers_stop_a_training(fresh, tmp_path):
+    """A head whose query weights are NaN has a max logit past every limit; others in its layer keep their numbers."""
+    model = tiny_gpt2(seed=draw(fresh))
+    ids = ids_of(fresh, 3, 11)
+    projection = model.transformer.h[1].attn.c_attn.weight
+    with mh.watch(model, every=1, out=tmp_path / "heads", limits={"max_logit": 1e6}, on_alert="stop") as seen:
+        loss = model(input_ids=ids, labels=ids).loss
+        seen.step(loss=loss)  # as a training has it, with its gradients
+        assert seen.last.loss == pytest.approx(loss.item(), rel=1e-6) and not seen.alerts
+        with torch.no_grad():
+            projection[:, 0] = math.nan  # a number of head 0's queries
+        model(input_ids=ids)
+        refuses(AlertError, "^L1H0: max logit went over 1e[+]06 at step 2 [(]inf", seen.step)
+    heads = {str(alert.head) for alert in seen.alerts}
+    assert "L1H0" in heads and not any(head.startswith("L0") for head in heads)
+    assert np.isposinf(open_history(tmp_path / "heads").of("L1H0")[1, 0])

@@ -16,6 +16,7 @@ if (root) show(root, {});
 
 // The Size room's arithmetic, so that a test can hold every number of it to the library's.
 export { described, PRESETS, sized } from "./rooms/size/arithmetic";
+export { placed, undivided } from "./rooms/size/devices";
 
 export default {
   render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {

@@ -632,7 +632,9 @@ def count_or_share(text: str) -> int | float:
         return int(match[1])
     if match is not None and match[3] and 0 < (share := float(match[1] + (match[2] or "")) / 100) < 1:
         return share
-    raise PlanError(f"--lowest {shortened(text, 40)}: give a number of heads from 1, or a share of them, as 25%.")
+    raise PlanError(
+        f"--lowest {shortened(text, 40)}: give a number of heads from 1, or a share of them under 100%, as 25%."
+    )
 
 
 def to_remove(lm: LoadedModel, how_many: int | float | None, cache_bytes: int | None, empty_layers: bool) -> int:

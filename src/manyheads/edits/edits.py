@@ -633,6 +633,12 @@ def own_output(step: Edit, where: str, old: Tensor, values: Mapping[str, object]
             f"{describe(step)}: {name_of(step.function)} gave {list(new.shape)}, {kind} on {new.device}, at {where}: "
             f"{expected}."
         )
+    # One wait for the device a call: a NaN that goes on is blamed on a later layer, or on the model.
+    if not bool(torch.isfinite(new).all()) and bool(torch.isfinite(old).all()):
+        raise PlanError(
+            f"{describe(step)}: {name_of(step.function)} gave NaN or infinity at {where}, where the model's own output "
+            f"had none: {expected}, every number of it finite."
+        )
     return new
 
 

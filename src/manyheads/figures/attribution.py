@@ -7,6 +7,7 @@ among feed-forwards, embeddings and biases, so that one sees whether heads matte
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,23 +63,24 @@ def draw_attribution(result: Attribution) -> Sheet:
     base = TOP + cell * len(layers)
     for column in range(0, across, max(1, -(-22 // cell))):
         sheet.text(left + cell * (column + 0.5), base + 16, str(column), SMALL, align="center", colour=FADED)
-    values = result.values[order]
-    longest = float(np.abs(values).max()) or 1.0
-    room = WIDTH - MARGIN - BAR_LEFT - 52
-    zero = BAR_LEFT + room * max(0.0, float(-values.min())) / (
-        max(0.0, float(values.max())) + max(0.0, float(-values.min())) or 1.0
-    )
-    scale = room / (max(0.0, float(values.max())) + max(0.0, float(-values.min())) or longest)
-    sheet.text(BAR_LEFT - 8, TOP - 16, "all components", BODY, align="right", weight="bold")
-    sheet.lines([((zero, TOP - 4), (zero, TOP + PITCH * len(order)))], HAIRLINE)
-    for place, (index, value) in enumerate(zip(order, values.tolist(), strict=True)):
-        y = TOP + PITCH * place
-        sheet.text(BAR_LEFT - 8, y + 14, result.components[index], SMALL, align="right", width=170)
-        sheet.box(
-            min(zero, zero + scale * value), y + 3, abs(scale * value), PITCH - 8, fill=INK if value > 0 else TAKES
-        )
-        end = max(zero, zero + scale * value)
-        sheet.text(end + 6, y + 14, f"{value:+.2f}", SMALL, colour=FADED)
+    rows = [(result.components[index], float(result.values[index])) for index in order]
+    signed_bars(sheet, "all components", rows, BAR_LEFT, TOP, WIDTH - MARGIN - BAR_LEFT)
     words = f"Ink adds, rust takes; darkest: {most:.3g}. Rows sum to the logit; {result.notes['norms']}."
     sheet.text(MARGIN, height - 24, words, SMALL, colour=FADED, width=WIDTH - 2 * MARGIN)
     return sheet
+
+
+def signed_bars(sheet: Sheet, title: str, rows: Sequence[tuple[str, float]], left: int, top: int, width: int) -> None:
+    """Bars from a common zero, in ink what adds and in rust what takes, each with its name before it and its number."""
+    values = [value for _, value in rows]
+    adds, takes = max(0.0, *values, 0.0), max(0.0, *(-value for value in values), 0.0)
+    scale = (width - 52) / ((adds + takes) or 1.0)
+    zero = left + scale * takes
+    sheet.text(left - 8, top - 16, title, BODY, align="right", weight="bold")
+    sheet.lines([((zero, top - 4), (zero, top + PITCH * len(rows)))], HAIRLINE)
+    for place, (name, value) in enumerate(rows):
+        y = top + PITCH * place
+        sheet.text(left - 8, y + 14, name, SMALL, align="right", width=170)
+        start, end = sorted((zero, zero + scale * value))
+        sheet.box(start, y + 3, end - start, PITCH - 8, fill=INK if value > 0 else TAKES)
+        sheet.text(end + 6, y + 14, f"{value:+.2f}", SMALL, colour=FADED)

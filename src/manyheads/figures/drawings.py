@@ -15,8 +15,10 @@ from numpy import ndarray
 
 from manyheads.base import few, plural
 from manyheads.circuits import Composition
+from manyheads.circuits.why import Why, WhyMeans
+from manyheads.circuits.writes import Writes
 from manyheads.errors import HeadError, StatisticError
-from manyheads.figures.attribution import draw_attribution
+from manyheads.figures.attribution import BARS, PITCH, draw_attribution, signed_bars
 from manyheads.figures.circuit import draw_circuit
 from manyheads.figures.families import draw_families
 from manyheads.figures.head import draw_head
@@ -32,7 +34,7 @@ from manyheads.figures.sizing import draw_sizing
 from manyheads.heads import HeadLike, layer_name
 from manyheads.interventions import Effect, verdict
 from manyheads.measurement import PooledMaps
-from manyheads.recording import LayerRecord, PerHeadResult, small_maps
+from manyheads.recording import LayerRecord, PerHeadResult, Recording, small_maps
 from manyheads.roles.probes import CopyingScores, HeadScores, Probe, RepeatProbe, RetrievalScores
 from manyheads.roles.words import INK
 from manyheads.watching import HeadCurves
@@ -41,6 +43,9 @@ OF_HEADS = ("head", "stack", "layer", "index", "step")  # columns that say what 
 WHOLE, BLOCKS = 512, 256  # tokens up to which every weight of a head's map is drawn, and blocks of a longer text
 MOST_PAIRED = 36  # heads whose pairs are drawn one by one
 WIDTH, HEIGHT, MARGIN = 860, 460, 36
+HALF, NAMES = 490, 180  # of a sheet of two columns of bars, and what the names before them take
+BARS_TOP = 124  # ... below their headings
+SMALL_MAP = 32  # blocks of each map where all heads are drawn
 LEFT, RIGHT, TOP, BOTTOM = 90, 40, 100, 76
 
 
@@ -123,6 +128,54 @@ def draw_maps(maps: PooledMaps) -> Sheet:
     return draw_grid(maps, None, title=plural(len(maps.heads), "head"))
 
 
+def draw_recording(recording: Recording, text: int = 0) -> Sheet:
+    """Every head's map of one text, in blocks, a row a layer; of several stacks the first."""
+    layers = next(iter(recording.stacks.values()))
+    sites = tuple(layer.site for layer in layers)
+    maps = [small_maps(layer, SMALL_MAP, text, SMALL_MAP)[0].float().cpu().numpy() for layer in layers]
+    if len({of_layer.shape[1:] for of_layer in maps}) > 1:
+        raise StatisticError("the layers of this recording have maps of unlike sizes: draw each by its .plot(head).")
+    heads = tuple(head for site in sites for head in site.heads)
+    num_tokens, because = layers[sites[0].layer].num_keys(text), f"means of blocks of text {text}"
+    return draw_grid(
+        PooledMaps(sites, heads, np.concatenate(maps), num_tokens, (), because), None, title=str(recording)
+    )
+
+
+def draw_why(why: Why | WhyMeans) -> Sheet:
+    """What was written of the log-odds of a weight, by whose query and by whose key it was: the largest of each."""
+    sides = {"query": why.query, "key": why.key}
+    rows = {side: [(row.writer, float(row.share)) for row in table[:BARS]] for side, table in sides.items()}
+    sheet = Sheet(2 * HALF, BARS_TOP + PITCH * max(map(len, rows.values())) + 60)
+    sheet.heading(
+        MARGIN, str(why).split("\n")[0], f"log-odds {why.log_odds:+.2f} nats, of which writers gave {why.total:+.2f}"
+    )
+    for column, (side, bars) in enumerate(rows.items()):
+        left = column * HALF + MARGIN + NAMES
+        signed_bars(sheet, f"by whose {side}", bars, left, BARS_TOP, HALF - NAMES - 2 * MARGIN)
+    words = "In nats. Ink speaks for that weight, rust against it. Each side adds up to the same sum."
+    sheet.text(MARGIN, BARS_TOP + PITCH * max(map(len, rows.values())) + 36, words, SMALL, colour=FADED)
+    return sheet
+
+
+def draw_writes(writes: Writes) -> Sheet:
+    """What a head writes of the first of its tokens: those that it promotes and suppresses most."""
+    table = writes.tables[0]
+    sides = {"promotes": table.promoted[:BARS], "suppresses": table.suppressed[:BARS]}
+    height = BARS_TOP + PITCH * max(map(len, sides.values()))
+    sheet = Sheet(2 * HALF, height + 60)
+    sheet.heading(MARGIN, str(writes).split("\n")[0], f"what it writes where it looks at {table.token!r}")
+    for column, (side, pairs) in enumerate(sides.items()):
+        left = column * HALF + MARGIN + NAMES
+        bars = [(repr(token), float(value)) for token, value in pairs]
+        signed_bars(sheet, side, bars, left, BARS_TOP, HALF - NAMES - 2 * MARGIN)
+    words = (
+        "Of a source of length 1 a dimension, less the mean over the vocabulary: values compare within this head alone."
+    )
+    sheet.text(MARGIN, height + 36, words, SMALL, colour=FADED)
+    return sheet
+
+
 def draw_effect(effect: Effect) -> Sheet:
     """The change and its interval in ink, above it those of as many random heads."""
     sheet, bottom = Sheet(WIDTH, TOP + 150), TOP + 90
@@ -188,5 +241,9 @@ DRAWINGS: Mapping[str, Callable[..., Sheet]] = {
     "Patching": draw_patching,
     "PooledMaps": draw_maps,
     "Roles": draw_roles,
+    "Recording": draw_recording,
     "Sizing": draw_sizing,
+    "Why": draw_why,
+    "WhyMeans": draw_why,
+    "Writes": draw_writes,
 }

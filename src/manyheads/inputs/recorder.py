@@ -30,7 +30,7 @@ from manyheads.inputs.media.vision_language import written
 from manyheads.inputs.passes import forward, forward_call, watched
 from manyheads.inputs.reading import Reading, decoder_tokens, read
 from manyheads.machine import MEMORY_SHARE, free_bytes
-from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts
+from manyheads.models import AttentionCall, LoadedModel, device_of, model_facts, without_weights
 from manyheads.models.taps import EDITED, Observer, Tap, left_out, log, spread
 from manyheads.progress import ShowProgress, shows_progress
 from manyheads.recording import Layer, LayerRecord, Recording, together
@@ -361,6 +361,9 @@ def recording_of(
     }
     if states[0].unread:
         about["left out"] = left_out(states[0].unread)
+    if none := without_weights(model, [layer.site for layers in stacks.values() for layer in layers]):
+        about["without attention weights"] = none
+        log.warning("these layers form no attention weights, and are not recorded: %s", none)
     if any(state.edited for state in states):
         about["edited"] = EDITED
     if any(keeper.spills for keeper in keepers):

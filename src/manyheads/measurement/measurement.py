@@ -25,7 +25,7 @@ from manyheads.measurement.loop import by_model, sums_of
 from manyheads.measurement.sinks import Parked, SinkSearch
 from manyheads.measurement.split_heads import whole_table
 from manyheads.measurement.table_and_recording import study
-from manyheads.models import LoadedModel
+from manyheads.models import LoadedModel, without_weights
 from manyheads.models.taps import Observer, Tap
 from manyheads.progress import Progress, ShowProgress, shows_progress
 from manyheads.statistics import HeadTable, Statistic, choose, may_need_survey
@@ -179,6 +179,7 @@ def _measure_media(
         **{name: str(reading.notes.get(name, "")) for name in ("decoder", "prompt", "vision tower")},
         "left out, for want of words": wordy,
         "sinks": known.because if has_words else "",
+        "without attention weights": without_weights(lm.model, total.sites),
         **total.notes(chosen),
     }
     return whole_table(lm.model, total.table(chosen, known, notes))
@@ -204,5 +205,10 @@ def measure_call(
     total = RunningSums()
     for part in sums_of(run, [batch_of_call(args, kwargs)], chosen, sinks=Sinks()):
         total.add(part)
-    notes = {"model": type(module).__name__, "left out, for want of a tokenizer": wordy, **total.notes(chosen)}
+    notes = {
+        "model": type(module).__name__,
+        "left out, for want of a tokenizer": wordy,
+        "without attention weights": without_weights(module, total.sites),
+        **total.notes(chosen),
+    }
     return whole_table(module, total.table(chosen, Sinks(), notes))

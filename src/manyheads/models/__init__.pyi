@@ -10,6 +10,7 @@ from .describe import run as run
 from .describe import sense_of as sense_of
 from .describe import takes as takes
 from .describe import text_config_of as text_config_of
+from .describe import without_weights as without_weights
 from .dimensions import size as size
 from .loading.bundled import BUNDLED as BUNDLED
 from .loading.checkpoints import quietly as quietly

@@ -10,12 +10,13 @@ than from the config: names of config fields differ between families, calls do n
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from manyheads.base import first_line
+from manyheads.base import few, first_line
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import is_sharded
 from manyheads.models.loading.offloaded import device_of
@@ -120,6 +121,23 @@ def text_config_of(model: nn.Module) -> object:
     """A model's config: of one that reads more than text, the part about text. None where it has no config."""
     config = getattr(model, "config", None)
     return getattr(config, "get_text_config", lambda: config)()
+
+
+def without_weights(model: nn.Module, sites: Iterable[Site]) -> str:
+    """Layers that form no attention weights (linear attention, convolutions), in words; "" where a config lists none.
+
+    `sites`: of the layers that attend. A kind of layer of which one attends is not named.
+    """
+    config = text_config_of(model)
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None)
+    numbers = {site.layer for site in sites if not site.stack}
+    if not isinstance(kinds, list | tuple) or not numbers:
+        return ""
+    listed = [str(kind) for kind in cast("Sequence[object]", kinds)]
+    attending = {kind for number, kind in enumerate(listed) if number in numbers}
+    others = {number: kind for number, kind in enumerate(listed) if number not in numbers and kind not in attending}
+    names = few(f"L{number}" for number in others)
+    return f"{names}: {', '.join(dict.fromkeys(others.values()))}" if others else ""
 
 
 def _limit(owner: object, name: str) -> int | None:

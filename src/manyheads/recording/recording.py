@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import index
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import torch
 import torch.distributed as dist
@@ -35,9 +35,12 @@ from manyheads.recording.file.format import LazyLayers, StoredFile, read_recordi
 from manyheads.recording.layer import LayerRecord, site_of
 from manyheads.recording.media import Frames, frames_of, grid_of
 from manyheads.recording.word_links import HeadLinks, heads_linking
-from manyheads.results import NotIterated
+from manyheads.results import NotIterated, figure_of
 from manyheads.spec import Layers, counted_layers
 from manyheads.texts import Grid, ImageSpan, Tokens
+
+if TYPE_CHECKING:  # it takes half a second to import: only who draws waits for it
+    from matplotlib.figure import Figure
 
 SHOWN_TEXT = 120  # characters of the first text in a notebook
 
@@ -72,6 +75,13 @@ class Recording(NotIterated):
         values = {"stacks": by_number, "tokens": tokens, "provenance": provenance or {}, "stored_bytes": stored_bytes}
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def plot(self, text: int = 0) -> Figure:
+        """Every head's map of one text as a matplotlib figure, in blocks; `rec.layers[3].plot(head)` draws one whole.
+
+        Cost: one attention call a layer. Errors: ShapeError for a text that is not there.
+        """
+        return figure_of(self, text=text)
 
     @property
     def layers(self) -> Layers[LayerRecord]:

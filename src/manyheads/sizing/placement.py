@@ -50,7 +50,6 @@ CHUNK = 2048
 
 MOST_GPUS = 1024
 NARROW = 1.5  # from vLLM: below this ratio of the kinds' layers the larger number is a group's, else the smaller
-REPLICATED = ("norm", "router", "latent", "other")  # parts that each GPU of a layer holds whole
 LOGIT_BYTES = 4  # beside those of the activations: they are sampled from in float32
 
 
@@ -303,17 +302,14 @@ def _weight_shard(
     weight: Weights, tensor: int, kv_share: Fraction, embed_dim: int, kv_part: Fraction = Fraction(0)
 ) -> Weights:
     """A GPU's part of a matrix, or all of it."""
-    if tensor == 1 or weight.replicated or weight.part in REPLICATED:
+    if tensor == 1 or weight.stands_whole:
         return weight
     share = Fraction(1, tensor)
     if weight.per_kv_head:
         share = kv_share
     elif weight.part == "qkv":
         share = (1 - kv_part) / tensor + kv_part * kv_share
-    # The last matrix's bias is added to the GPUs' sum: each holds all of it.
-    bias = embed_dim if weight.part in ("o", "feed-forward") and weight.size > weight.matmul else 0
-    if weight.part == "feed-forward" and not weight.matmul:  # an activation's own numbers
-        return weight
+    bias = weight.summed_bias(embed_dim)
     return replace(weight, size=ceil((weight.size - bias) * share) + bias, matmul=ceil(weight.matmul * share))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -147,8 +148,14 @@ def checked_actions(on_alert: Action | Sequence[Action] | None, rules: Sequence[
 
 
 def rules_with(limits: Mapping[str, float]) -> tuple[AlertRule, ...]:
-    """The rules, with other limits by their names. Errors: StatisticError for a rule that there is not."""
+    """The rules, with other limits by their names. Errors: StatisticError for a rule that there is not, PlanError for a
+    limit that is no number."""
     names = [rule.name for rule in RULES]
-    if unknown := [name for name in limits if name not in names]:
-        raise StatisticError(f"there is no alert {unknown[0]!r}, only {', '.join(names)}.")
+    if not isinstance(limits, Mapping):
+        raise PlanError(f"limits={brief(repr(limits))}: give numbers by the alert's name, as {{'max_logit': 50}}.")
+    for name, limit in limits.items():
+        if name not in names:
+            raise StatisticError(f"there is no alert {name!r}, only {', '.join(names)}.")
+        if isinstance(limit, bool) or not isinstance(limit, Real) or np.isnan(float(limit)):
+            raise PlanError(f"limits={{{name!r}: {brief(repr(limit))}}}: give one number.")
     return tuple(replace(rule, limit=limits.get(rule.name, rule.limit)) for rule in RULES)

@@ -174,7 +174,7 @@ class Watch:
         """Whether step number `step` (from 1) is watched."""
         return step == 1 or step % self.every == 0
 
-    def step(self, loss: float | None = None) -> None:
+    def step(self, loss: float | Tensor | None = None) -> None:
         """One of the optimizer's steps is over. Under torch.distributed every process calls it.
 
         `loss`: the step's, where the model's passes do not return it. Errors: ModelError where processes saw unlike
@@ -194,7 +194,8 @@ class Watch:
         inputs, self._inputs = self._inputs, []
         losses, self._losses = torch.stack(self._losses).cpu() if self._losses else torch.empty(0, device="cpu"), []
         if loss is not None:
-            losses = torch.tensor([loss], dtype=torch.float64, device="cpu")
+            number = float(loss.detach() if isinstance(loss, Tensor) else loss)
+            losses = torch.tensor([number], dtype=torch.float64, device="cpu")
         sites = self._all_sites()
         numbers = []
         for module, site in sites.items():  # with a place for each head of a layer, also for those of other processes
@@ -220,7 +221,8 @@ class Watch:
             values = np.where(den > 0, num / den, np.nan)
         of_maximum = [name in MAXIMA for name in self.chosen.names]
         counted = np.where(of_maximum, top != -np.inf, den > 0)
-        values[:, of_maximum] = np.where(counted, top, np.nan)[:, of_maximum]
+        # A score that is no number is past every limit: so it raises an alert, where NaN would stand for a head unread.
+        values[:, of_maximum] = np.where(counted, np.where(np.isnan(top), np.inf, top), np.nan)[:, of_maximum]
         how = sorted({reason for layer in layers.values() for reason in layer.because})
         because = "; ".join([self.because, *how])
         self.last = WatchedStep(

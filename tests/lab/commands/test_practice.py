@@ -97,6 +97,7 @@ def test_code_is_handed_in_and_the_class_reported(run):
     (("learn", "--report"), "there is no code to report"),
     (("learn", "--report", "codes.txt"), "cannot read codes.txt"),
     (("learn", "--report", "Anna:0", "--seed", "3"), "--report takes codes and files with codes"),
+    (("learn", "--report", "Anna:0", "--language", "de"), "--report takes codes and files with codes"),
     (("learn", "--out", "class.csv"), "--out goes with --report CODES"),
     (("learn", "--report", "Anna:0", "--out", "class.txt"), "cannot tell what kind of table 'class.txt' is"),
 ])  # fmt: skip

@@ -1,5 +1,5 @@
 // The Size room's numbers, sliders and bars.
-import { devicesOf } from "../../src/rooms/size/devices";
+import { inWords, placed, readDevices, undivided, type Devices } from "../../src/rooms/size/devices";
 import { describe, expect, it } from "vitest";
 import { PRESETS, sized } from "../../src/rooms/size/arithmetic";
 import { conclusion, finding, kindsInWords, segments, shares } from "../../src/rooms/size/breakdown";
@@ -117,14 +117,28 @@ describe("arithmetic", () => {
     expect(report.lines.map(({ name, num_bytes, own }) => [name, num_bytes / 2 ** 30, own])).toEqual([["MHA", 80, false], ["GQA-8", 10, true], ["MQA", 1.25, false]]);
     expect(report.kinds.map(({ count, kind }) => [count, kind])).toEqual([[80, "GQA-8"]]);
   });
+  const placedOn = (name: string, devices: Devices, kv: number | null = null) => {
+    const shape = of(name);
+    const one = { context: 4096, batch: 1, dtype: "fp16" };
+    return { stages: placed(shape.served!, one, kv, null, devices), said: inWords(shape.served!, one, kv, null, devices) };
+  };
   it("says what each of several GPUs holds as the command does", () => {
-    const preset = PRESETS.find(({ name }) => name === "llama-3-70b")!;
-    const [two, four, eight] = devicesOf(preset.gpus!, { context: 4096, batch: 1, dtype: "fp16" }, 8, null);
-    // `manyheads size llama-3-70b --gpus 4x80GB`, and 2x80GB and 8x80GB
-    expect([four!.num_parameters, four!.weight_bytes / 1e9, four!.num_kv_heads, four!.copies, four!.longest, four!.largest]).toEqual([17_639_415_808, 35.278831616, 2, 1, 446_352, 108]);
-    expect([two, eight].map((device) => [device!.num_kv_heads, device!.longest, device!.largest])).toEqual([[4, 7328, 1], [1, 1_324_384, 321]]);
-    const shared = PRESETS.find(({ name }) => name === "qwen2.5-3b")!;
-    expect(devicesOf(shared.gpus!, { context: 64, batch: 1, dtype: "fp16" }, 2, null).map(({ copies }) => copies)).toEqual([1, 2, 4]);
+    // `manyheads size llama-3-70b --gpus 4x80GB --batch 1`, and 2x80GB and 8x80GB
+    const [four] = placedOn("llama-3-70b", { count: 4, memory: 80e9, stages: 1 }).stages;
+    expect([four!.num_parameters, four!.weight_bytes / 1e9, four!.num_kv_heads, four!.longest, four!.largest]).toEqual([17_639_415_808, 35.278831616, 2, 446_352, 108]);
+    const others = [2, 8].map((count) => placedOn("llama-3-70b", { count, memory: 80e9, stages: 1 }).stages[0]!);
+    expect(others.map((stage) => [stage.num_kv_heads, stage.longest, stage.largest])).toEqual([[4, 7328, 1], [1, 1_324_384, 321]]);
+    expect(placedOn("llama-3-70b", { count: 16, memory: 80e9, stages: 4 }).stages.map(({ layers }) => layers)).toEqual([[0, 19], [20, 39], [40, 59], [60, 79]]);
+    expect(placedOn("qwen2.5-3b", { count: 8, memory: 24e9, stages: 1 }).stages[0]!.num_kv_heads).toBe(1);
+  });
+  it("says in a sentence whether GPUs hold it, how many would, and what cannot be divided", () => {
+    expect(placedOn("llama-3-70b", { count: 4, memory: 80e9, stages: 1 }).said).toBe("4 GPUs of 80 GB hold it with 1 text of 4,096 tokens; up to 108 of that length fit.");
+    expect(placedOn("llama-3-70b", { count: 1, memory: 80e9, stages: 1 }).said).toMatch(/^It does not fit on 1 GPU of 80 GB: .* are missing for the weights and 1 text of 4,096 tokens\. 2 would do\.$/);
+    expect(undivided(of("qwen2.5-0.5b").served!, { count: 4, memory: 24e9, stages: 1 }, null)).toBe("14 heads on 2 KV heads do not divide over 4 GPUs; over 1, 2 they do.");
+    expect(undivided(of("gpt2").served!, { count: 16, memory: 24e9, stages: 16 }, null)).toBe("There are 12 layers, and a stage has at least one.");
+    expect(readDevices("8x141GB", 2)).toEqual({ count: 8, memory: 141e9, stages: 2 });
+    for (const wrong of ["3x80GB", "8x81GB", "many", null]) expect(readDevices(wrong, 1)).toBeNull();
+    expect(readDevices("4x80GB", 8)).toBeNull();
   });
   it("what does not fit is short by something, never by less than nothing", () => {
     for (const { name, shape } of PRESETS) {

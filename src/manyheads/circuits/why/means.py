@@ -35,7 +35,7 @@ from manyheads.heads import Head, HeadsLike
 from manyheads.inputs import Batch, Inputs, InputsLike, read
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
-from manyheads.results import NotIterated, Tabular
+from manyheads.results import NotIterated, Plotted, Tabular
 from manyheads.spec import Site
 from manyheads.statistics import mean_interval
 
@@ -65,7 +65,7 @@ class WriterMean(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class WhyMeans(Tabular, NotIterated):
+class WhyMeans(Plotted, Tabular, NotIterated):
     """Why a head looks at keys of a kind, over texts.
 
     - `where`, `rows`: which rows, and how many of each text; texts without one are left out (`left_out` of them).

@@ -38,7 +38,7 @@ from manyheads.heads import Head, HeadLike, component_name
 from manyheads.inputs import Batch
 from manyheads.models import LoadedModel
 from manyheads.recording import Recording
-from manyheads.results import NotIterated, Tabular
+from manyheads.results import NotIterated, Plotted, Tabular
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -54,7 +54,7 @@ Against = Literal["rest"] | str | int
 
 
 @dataclass(frozen=True, eq=False)
-class Why(Tabular, NotIterated):
+class Why(Plotted, Tabular, NotIterated):
     """Why a head looks from one token to another: the log-odds of that weight, split over what was written.
 
     - `query`, `key`: a row for each writer of the query's stream, and of the keys'; the largest shares first. Each of

@@ -34,7 +34,7 @@ from manyheads.inputs import InputsLike
 from manyheads.machine import require_all_heads
 from manyheads.models import LoadedModel
 from manyheads.progress import ShowProgress, shows_progress
-from manyheads.results import NotIterated, Tabular
+from manyheads.results import NotIterated, Plotted, Tabular
 
 if TYPE_CHECKING:  # pandas takes half a second to import: only who writes a table waits for it
     import pandas as pd
@@ -58,7 +58,7 @@ class TokenTable(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Writes(Tabular, NotIterated):
+class Writes(Plotted, Tabular, NotIterated):
     """What one head writes and looks for, in tokens.
 
     - `head`, `source`: the head, and what stands for a token where it reads one (`SOURCES` says it in words).

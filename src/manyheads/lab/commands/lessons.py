@@ -78,7 +78,7 @@ def learn(
     """
     talk = ProgressLine()
     if report:
-        if (cell, answered, seed, device, dtype) != (None,) * 5 or complete or reset:
+        if (cell, answered, seed, device, dtype) != (None,) * 5 or complete or reset or language != ENGLISH:
             raise LessonError("--report takes codes and files with codes, --out and --json, and nothing else.")
         _report([*filter(None, [lesson]), *(inputs or [])], out, as_json)
         return

@@ -179,7 +179,7 @@ class ClassReport(Tabular):
         return pd.DataFrame(rows, columns=columns)
 
 
-def class_report(sources: Sequence[str | Path]) -> ClassReport:
+def class_report(sources: Sequence[str | Path | ProgressCode]) -> ClassReport:
     """A class's table from codes, or from files with a code on each line (empty lines and those with # are skipped).
 
     Of several codes of one name and seed the one with most points counts. A code that is broken is in the report, and
@@ -206,8 +206,10 @@ def class_report(sources: Sequence[str | Path]) -> ClassReport:
     return ClassReport(codes, tuple(broken), tuple(tuple(names) for names in names_of.values() if len(names) > 1))
 
 
-def _lines_of(source: str | Path) -> Iterable[str]:
+def _lines_of(source: str | Path | ProgressCode) -> Iterable[str]:
     """The codes in a file, or the code itself."""
+    if isinstance(source, ProgressCode):
+        return [str(source)]
     if isinstance(source, str) and ":" in source and not os.path.exists(source):
         return [source]
     try:

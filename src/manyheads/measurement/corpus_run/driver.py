@@ -356,7 +356,7 @@ class Driver:
         """Hand these out before others."""
         self._again.extend(chunks)
 
-    def _was_measured(self, actor: Hashable, chunk: Work, answer: Any) -> None:
+    def _was_measured(self, actor: Hashable, chunk: Work, answer: bytes | None) -> None:
         """A chunk is in an actor's sums; the answer is what it hands over, or None."""
         self._held[actor][chunk.number] = chunk
         self._report(chunk)

@@ -350,8 +350,8 @@ class _Gathering:
         self.shared |= {str(layer.site): None for layer in layers if layer.sharing}
         sizes = [site.num_heads for site in self.sites]
         if self.divergences is None:
-            self.divergences = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64)
-        num = torch.zeros(len(seeds), len(self.sites), 1, dtype=torch.float64)
+            self.divergences = torch.zeros(sum(sizes), sum(sizes), dtype=torch.float64, device="cpu")
+        num = torch.zeros(len(seeds), len(self.sites), 1, dtype=torch.float64, device="cpu")
         den = torch.zeros_like(num)
         for text in range(len(seeds)):
             for block in keeper.blocks(text):

@@ -23,6 +23,8 @@ PARTS: tuple[str, ...] = (
 compression of keys and values; `mixer`: whatever mixes tokens without attention (a convolution, a recurrence);
 `other`: the rest (sinks, relative biases, gates, layer scales)."""
 
+REPLICATED = ("norm", "router", "latent", "other")  # parts that each of the GPUs that divide a layer holds whole
+
 TEXT, LAST, SOURCE, ONCE = "text", "last", "source", "once"
 """Which rows are multiplied by a matrix: every token of the text; its last token (a decoder's head, when generating);
 every token of the other text that an encoder reads; one row a text (a pooler). Only the first two run when decoding."""
@@ -54,6 +56,16 @@ class Weights:
     def active(self) -> int:
         """What one token uses."""
         return self.size * self.chosen
+
+    @property
+    def stands_whole(self) -> bool:
+        """Whether each of the GPUs that divide a layer holds all of it; an activation's own numbers are so, too."""
+        activation = self.part == "feed-forward" and not self.matmul
+        return self.replicated or self.part in REPLICATED or activation
+
+    def summed_bias(self, embed_dim: int) -> int:
+        """Numbers of the last matrix's bias: it is added to the sum of the GPUs, so that each holds all of it."""
+        return embed_dim if self.part in ("o", "feed-forward") and self.size > self.matmul else 0
 
 
 @dataclass(frozen=True)

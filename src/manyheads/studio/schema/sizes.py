@@ -50,6 +50,55 @@ class CacheShape(AnswerBody):
     terms: list[CacheTerm]
 
 
+class ServedAttention(AnswerBody):
+    """The attention of a layer, where GPUs divide it: `width` numbers of a token are kept for each key/value head, or
+    in all (`latent`); `window` as the cache sheds what is past it; `scored`: widths of q and of v together."""
+
+    num_heads: int
+    num_kv_heads: int
+    width: int
+    latent: bool
+    window: int | None
+    chunked: bool
+    scored: int
+
+
+class ServedKind(AnswerBody):
+    """Equal layers, where GPUs divide each of them. `whole` parameters stand on every GPU; `divided` are pairs: a
+    matrix's parameters, and how often there is such a one; `per_kv_head` come with each key/value head. `forward`:
+    of each feed-forward, its matrices' numbers and how often a token goes through one; `beside` are numbers of a token
+    that stand beside these. `state`, `state32`: numbers kept for each text."""
+
+    whole: int
+    divided: list[tuple[int, int]]
+    per_kv_head: int
+    attention: ServedAttention | None
+    forward: list[tuple[int, int]]
+    beside: int
+    state: int
+    state32: int
+
+
+class ServedOutside(AnswerBody):
+    """Parameters of no layer: those that stand on every GPU, and of each matrix those that are divided, beside the
+    numbers of the table of words that another stage needs a copy of."""
+
+    whole: int
+    divided: list[tuple[int, int]]
+
+
+class Served(AnswerBody):
+    """What the page needs to divide a decoder over GPUs. `runs`: an index into `kinds`, and how many such layers follow
+    one another; `first`, `last`: what the first stage and the last have beside layers."""
+
+    embed_dim: int
+    vocab_size: int
+    kinds: list[ServedKind]
+    runs: list[tuple[int, int]]
+    first: ServedOutside
+    last: ServedOutside
+
+
 class SizeShape(AnswerBody):
     """All that the page needs to size an architecture at any context, batch and dtype: sums of products of these.
 
@@ -57,7 +106,8 @@ class SizeShape(AnswerBody):
     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
     latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
-    of the experts that a token does not go through.
+    of the experts that a token does not go through. `served`: how GPUs divide it; null for what is no decoder of one
+    stack, or cannot be told.
     """
 
     positions: int | None
@@ -73,6 +123,7 @@ class SizeShape(AnswerBody):
     num_idle: int
     state: int
     state32: int
+    served: Served | None
     notes: list[str]
 
 

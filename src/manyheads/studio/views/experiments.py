@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +24,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from manyheads.corpora import EXAMPLE_SENTENCES
-from manyheads.edits import METRICS, Prepared, applied, choose_metric, exact, prepare, read_under
+from manyheads.edits import METRICS, Prepared, applied, choose_metric, exact, logits_of, prepare, read_under
 from manyheads.errors import FileAccessError, HeadError, StatisticError
 from manyheads.inputs import Batch, forward, read
 from manyheads.interventions import costs_of, effect, prune_heads, verdict
@@ -320,11 +319,11 @@ def token_values(lm: LoadedModel, batch: Batch, writes: bool) -> tuple[Tensor, T
     return values_of(forward(lm, batch, guard=False, head=writes).outputs, batch, writes)
 
 
-def values_of(outputs: Any, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
+def values_of(outputs: object, batch: Batch, writes: bool) -> tuple[Tensor, Tensor]:
     """The same of what a pass returned."""
     if writes:
         losses = METRICS["loss"].read(outputs, batch)[0]
-        return losses.double().cpu(), exact(outputs.logits[0, -1]).softmax(-1).cpu()
+        return losses.double().cpu(), exact(logits_of(outputs, "loss", 3)[0, -1]).softmax(-1).cpu()
     # An encoder-decoder's text is its encoder's: the decoder's last states belong to other tokens.
     states = getattr(outputs, "encoder_last_hidden_state", None)
     states = getattr(outputs, "last_hidden_state", None) if states is None else states

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from manyheads import __version__
-from manyheads.errors import ModelError, ShapeError
+from manyheads.errors import ShapeError
 from manyheads.models import size
 from manyheads.sizing import (
     COUNTED,
@@ -35,18 +36,16 @@ from manyheads.sizing import (
     Sizing,
     cache_terms,
     layer_in_words,
-    memory_bytes,
     preset,
     variants_of,
 )
-from manyheads.sizing.architecture import Architecture, Weights, by_part, transformer
+from manyheads.sizing.architecture import Architecture, LayerShape, Weights, by_part, transformer
 from manyheads.studio.schema import sizes as bodies
 
 MAX_LAYERS = 512  # of a description: each is drawn; the largest known model has some 130
 MAX_WORD = 10_000_000  # of any other number in a description
 MAX_NAME = 200
 LONGEST = 131_072  # tokens to which every line is drawn at least
-GPUS, GPU = (2, 4, 8), "80GB"  # over which each layer is divided
 ATTENTION, FEED_FORWARD = ("q", "k", "v", "qkv", "latent", "o"), ("feed-forward", "router")
 
 
@@ -157,32 +156,85 @@ def shape_of(architecture: Architecture) -> bodies.SizeShape:
         num_idle=architecture.num_parameters - architecture.num_active,
         state=sum(layer.state for layer in architecture.layers),
         state32=sum(layer.state32 for layer in architecture.layers),
+        served=_served(architecture),
         notes=list(map(_sentence, _origin(architecture))),
     )
 
 
-def _per_gpu(architecture: Architecture) -> dict[str, list[int | None]]:
-    """What each of several GPUs holds of a decoder, layers divided over all of them, as `Sizing.on` counts it.
+def _served(architecture: Architecture) -> bodies.Served | None:
+    """What the page divides over GPUs, as `manyheads.sizing.placement` does; None for what that refuses."""
+    several = any(layer.stack or len(layer.attention) > 1 for layer in architecture.layers)
+    untold = architecture.why_untold("cache") or architecture.why_untold("parts")
+    if untold or several or not architecture.generates or architecture.has_source:
+        return None
+    kinds = list(dict.fromkeys(architecture.layers))
+    runs = [(kinds.index(layer), len(list(equal))) for layer, equal in groupby(architecture.layers)]
 
-    For each number of GPUs: parameters; key/value heads (None: latents, or layers that differ); numbers that a token
-    leaves in the cache, those of a prompt's token at the widest place, and logits of a text. The cache's is None where
-    a text's length does not tell its bytes (windows, states).
-    """
-    rows: dict[str, list[int | None]] = {}
-    for count in GPUS:
-        try:
-            one, two = (
-                size(architecture, Placement.default_block, batch, "fp16").on(f"{count}x{GPU}", tensor=count, chunk=1)
-                for batch in (1, 2)
-            )
-        except (ShapeError, ModelError):  # no decoder, or its heads do not divide over so many
-            continue
-        stage = one.stages[0]
-        num_logits = round(two.stages[0].fit.activation_bytes - stage.fit.activation_bytes) // 6  # float16 and float32
-        cached = None if stage.tokens is None else round(stage.fit.cache_bytes) // (2 * Placement.default_block)
-        widest = (round(stage.fit.activation_bytes) - 6 * num_logits) // 2
-        rows[str(count)] = [stage.num_parameters, stage.num_kv_heads, cached, widest, num_logits]
-    return rows
+    def outside(first: bool) -> bodies.ServedOutside:
+        weights = [weight for weight in architecture.outside if (weight.part == "embedding") == first]
+        return bodies.ServedOutside(
+            whole=sum(weight.size for weight in weights if weight.stands_whole),
+            divided=[
+                (weight.size, weight.matmul if weight.part == "head" and weight.size < weight.matmul else 0)
+                for weight in weights
+                if not weight.stands_whole
+            ],
+        )
+
+    return bodies.Served(
+        embed_dim=architecture.embed_dim,
+        vocab_size=architecture.vocab_size or 0,
+        kinds=[_served_kind(layer, architecture.embed_dim) for layer in kinds],
+        runs=runs,
+        first=outside(True),
+        last=outside(False),
+    )
+
+
+def _served_kind(layer: LayerShape, embed_dim: int) -> bodies.ServedKind:
+    """A layer's weights as those that stand on every GPU, those that are divided, and those of each key/value head."""
+    item = layer.attention[0] if layer.attention else None
+    shared = item if item and not item.latent else None  # with keys and values of each key/value head
+    num_kv_heads = shared.num_kv_heads if shared else 1
+    whole = per_kv_head = beside = 0
+    divided: Counter[int] = Counter()
+    forward: list[tuple[int, int]] = []
+    for weight in layer.weights:
+        if weight.part == "feed-forward" and weight.matmul:
+            forward.append((weight.matmul, weight.chosen))
+            beside += weight.chosen * embed_dim if weight.experts > 1 else 0
+        if weight.stands_whole:
+            whole += weight.total
+        elif weight.per_kv_head and shared:
+            per_kv_head += weight.total // num_kv_heads
+        else:
+            bias, size = weight.summed_bias(embed_dim), weight.size
+            if weight.part == "qkv" and shared:  # what k and v are of one matrix
+                of_heads = num_kv_heads * (shared.qk_dim + shared.v_dim)
+                of_keys = size * of_heads // (of_heads + shared.num_heads * shared.qk_dim)
+                per_kv_head += of_keys // num_kv_heads
+                size -= of_keys
+            whole += bias * weight.experts
+            divided[size - bias] += weight.experts
+    return bodies.ServedKind(
+        whole=whole,
+        divided=list(divided.items()),
+        per_kv_head=per_kv_head,
+        attention=item
+        and bodies.ServedAttention(
+            num_heads=item.num_heads,
+            num_kv_heads=item.num_kv_heads,
+            width=item.cache_width if item.latent else item.cache_width // item.num_kv_heads,
+            latent=item.latent is not None,
+            window=item.window if item.sheds else None,
+            chunked=item.chunked and item.sheds and item.window is not None,
+            scored=item.qk_dim + item.v_dim,
+        ),
+        forward=forward,
+        beside=beside,
+        state=layer.state,
+        state32=layer.state32,
+    )
 
 
 def _lines(sizing: Sizing) -> list[bodies.CacheLine]:
@@ -288,11 +340,10 @@ def page_table() -> str:
         words = {name: value for name, value in (entry.words or {}).items() if value is not False or name == "causal"}
         positions = {"positions": shape.positions, "notes": notes}
         content = {"words": words, **positions} if words else {"shape": shape.model_dump(mode="json")}
-        per_gpu = _per_gpu(preset(entry.name))
-        rows.append({"name": entry.name, "title": entry.title, **content, **({"gpus": per_gpu} if per_gpu else {})})
+        rows.append({"name": entry.name, "title": entry.title, **content})
     table = {
         "bits": DTYPES, "overhead": OVERHEAD, "mac_share": MAC_SHARE, "machines": {**MACHINES, **SEVERAL},
-        "block": Placement.default_block, "chunk": Placement.default_chunk, "gpu": memory_bytes(GPU),
+        "block": Placement.default_block, "chunk": Placement.default_chunk,
         "presets": rows,
     }  # fmt: skip
     return json.dumps(table, separators=(",", ":"), ensure_ascii=False) + "\n"

@@ -2,9 +2,8 @@
 // The library makes these for its presets (sizes.generated.json) and for a model of the studio; `described` makes them of a
 // description in words. So the room needs no server, and answers while a slider moves. A test holds every number to
 // `mh.size`; names are those of manyheads.sizing.
-import type { CacheLine, CacheShape, CacheTerm, LayerKind, SizeShape } from "../../lib/api/types";
+import type { CacheLine, CacheShape, CacheTerm, LayerKind, Served, SizeShape } from "../../lib/api/types";
 import table from "./sizes.generated.json";
-import type { Shard } from "./devices";
 import type { Words } from "./sliders";
 import { integer } from "./units";
 
@@ -14,8 +13,6 @@ export interface Preset {
   /** Null where no words describe it exactly; then it has a shape. */
   words: Words | null;
   shape: SizeShape;
-  /** What each of 2, 4 and 8 GPUs holds; absent of what is no decoder. */
-  gpus?: Readonly<Record<string, Shard>>;
 }
 
 /** What is asked of an architecture: texts, their length, and what a number is stored as. */
@@ -85,10 +82,10 @@ const ATTENTION = ["q", "k", "v", "qkv", "latent", "o"];
 const FORWARD = ["feed-forward", "router"];
 const NORMS: Readonly<Record<string, number>> = { rms: 1, layer: 2, none: 0 };
 
-interface Row { name: string; title: string; words?: Words; shape?: SizeShape; positions?: number | null; notes?: string[]; gpus?: Preset["gpus"] }
+interface Row { name: string; title: string; words?: Words; shape?: SizeShape; positions?: number | null; notes?: string[] }
 
-export const PRESETS: readonly Preset[] = (table.presets as unknown as Row[]).map(({ name, title, words, shape, positions, notes, gpus }) => ({
-  name, title, words: words ?? null, gpus,
+export const PRESETS: readonly Preset[] = (table.presets as unknown as Row[]).map(({ name, title, words, shape, positions, notes }) => ({
+  name, title, words: words ?? null,
   shape: {
     ...(shape ?? { ...described(words ?? {}), positions: positions ?? null }),
     notes: (shape?.notes ?? notes ?? []).map((note) => note.replace(/^~/, title)),
@@ -126,8 +123,23 @@ export function described(words: Words): SizeShape {
     positions: positions || null, learned_positions: positions > 0, num_tokens: null, num_source: null,
     outside: present(outside), kinds: [{ kind, count: layers, parts: present(parts), per_kv_head: { k: shared, v: shared } }],
     num_heads: causal ? heads : null, num_kv_heads: causal ? kvHeads : null,
-    terms: causal ? [{ width: layers * 2 * dim, window: window || null, crosses: false }] : [], variants: [], num_idle: layers * (experts - number("experts_per_token", 1)) * forward, state: 0, state32: 0, notes: ["As described."],
+    terms: causal ? [{ width: layers * 2 * dim, window: window || null, crosses: false }] : [], variants: [], num_idle: layers * (experts - number("experts_per_token", 1)) * forward, state: 0, state32: 0, served: causal ? served() : null, notes: ["As described."],
   };
+  /** Which of these numbers several GPUs divide: matrices, but neither norms, routers and positions nor a bias that is added last. */
+  function served(): Served {
+    const [lastOfO, lastOfForward] = [has("o_bias") ? width : 0, inner && has("ffn_bias") ? width : 0];
+    return {
+      embed_dim: width, vocab_size: vocab, runs: [[0, layers]],
+      kinds: [{
+        whole: parts.router + parts.norm + lastOfO + experts * lastOfForward, per_kv_head: 2 * shared,
+        divided: [[parts.q, 1], [parts.o - lastOfO, 1], [forward - lastOfForward, experts]],
+        attention: { num_heads: heads, num_kv_heads: kvHeads, width: 2 * dim, latent: false, window: window || null, chunked: false, scored: 2 * dim },
+        forward: inner ? [[(ups + 1) * width * inner, number("experts_per_token", 1)]] : [], beside: experts > 1 ? number("experts_per_token", 1) * width : 0, state: 0, state32: 0,
+      }],
+      first: { whole: positions * width, divided: [[vocab * width, 0]] },
+      last: { whole: outside.norm, divided: vocab ? [[outside.head, has("tied") ? vocab * width : 0]] : [] },
+    };
+  }
 }
 
 /** All numbers of an architecture at one use; `kv`: with that many key/value heads in place of its own. */

@@ -1,7 +1,7 @@
 // What the Size room sizes, and its numbers: a preset, a description, or a model of the studio, whose coefficients alone are
 // asked of the server. All else is arithmetic of the page. The last numbers stay on screen when a request is refused.
 import type { Client } from "../../lib/api/client";
-import { devicesOf, type Device } from "./devices";
+import { inWords, placed, readDevices, undivided, type Devices, type Stage } from "./devices";
 import { isAbort, StudioError } from "../../lib/api/source";
 import type { RequestBody, SizeAsk, SizeShape } from "../../lib/api/types";
 import { fromJson } from "../../lib/state/storage";
@@ -20,7 +20,12 @@ interface SizeMemory {
   context?: number;
   batch?: number;
   dtype?: string;
+  /** "4x80GB", and in how many stages its layers are. */
+  gpus?: string;
+  stages?: number;
 }
+
+const DEVICES: Devices = { count: 4, memory: 80e9, stages: 1 };
 
 export class SizeRequest {
   readonly presets = PRESETS;
@@ -40,6 +45,9 @@ export class SizeRequest {
   context = $state<number | null>(null);
   batch = $state(8);
   dtype = $state("fp16");
+  devices = $state.raw<Devices>(DEVICES);
+  /** What the numbers of the report are of. */
+  #shape = $state.raw<SizeShape | null>(null);
 
   #models = new Map<string, SizeShape>();
   #stop: AbortController | null = null;
@@ -64,13 +72,16 @@ export class SizeRequest {
     ...(this.context !== null ? { context: this.context } : {}),
     batch: this.batch,
     dtype: this.dtype,
+    ...(this.devices !== DEVICES ? { gpus: `${this.devices.count}x${this.devices.memory / 1e9}GB`, stages: this.devices.stages } : {}),
   });
 
-  /** Several GPUs that divide each layer of the preset as it is; empty for what the sliders changed and for a model of the studio. */
-  readonly devices: Device[] = $derived.by(() => {
-    const { report } = this;
-    const gpus = this.words || this.model || this.kv !== null ? undefined : this.#entry?.gpus;
-    return gpus && report ? devicesOf(gpus, report.use, report.num_kv_heads, report.learnedLimit) : [];
+  /** What GPUs hold of it, and what that means in a sentence; null of what is no decoder. */
+  readonly placed: { stages: Stage[]; said: string } | null = $derived.by(() => {
+    const { report, devices } = this;
+    const served = this.#shape?.served;
+    if (!report || !served) return null;
+    const of = [served, report.use, this.kv, report.learnedLimit, devices] as const;
+    return { stages: undivided(served, devices, this.kv) ? [] : placed(...of), said: inWords(...of) };
   });
 
   async start(memory: SizeMemory | null): Promise<void> {
@@ -130,10 +141,11 @@ export class SizeRequest {
     this.trouble = null;
     try {
       const problem = this.words && this.description ? objection(this.description, this.#moved) : null;
-      const shape = problem ? null : await this.#shape(stop.signal);
+      const shape = problem ? null : await this.#shapeOf(stop.signal);
       if (stop.signal.aborted) return;
       const refused = problem ?? this.#limits(shape!);
       if (shape && !refused) {
+        this.#shape = shape;
         this.report = sized(shape, { context: shape.num_tokens ?? this.context ?? usualContext(shape), batch: this.batch, dtype: this.dtype }, this.kv);
         this.title = this.words ? "your description" : (this.model ?? this.#entry?.title ?? "");
       }
@@ -159,7 +171,7 @@ export class SizeRequest {
     return (await this.client.size({ ...use, ...what })).document;
   }
 
-  async #shape(signal: AbortSignal): Promise<SizeShape> {
+  async #shapeOf(signal: AbortSignal): Promise<SizeShape> {
     if (this.words) return { ...described(this.description ?? this.words) };
     if (!this.model) return (this.#entry ?? PRESETS[0]!).shape;
     const known = this.#models.get(this.model) ?? (await this.client.size({ model: this.model }, signal)).shape;
@@ -190,6 +202,9 @@ export class SizeRequest {
     this.batch = countIn(memory.batch, MOST_BATCH) ?? this.batch;
     const dtype = memory.dtype ?? this.dtype;
     if (knowsDtype(dtype)) this.dtype = dtype;
+    const devices = memory.gpus === undefined ? DEVICES : readDevices(memory.gpus, memory.stages);
+    this.devices = devices ?? DEVICES;
+    if (!devices) return `GPUs are not ${String(memory.gpus).slice(0, 20)} here. These are 4 of 80 GB.`;
     if (!known) return `There is no preset ${String(memory.preset).slice(0, 40)}. This is ${START}.`;
     if (memory.words !== undefined && !words) return `The address describes no model that can be sized. This is ${START}.`;
     return knowsDtype(dtype) ? null : `Numbers are not stored as ${String(dtype).slice(0, 20)} here. This is ${this.dtype}.`;
