@@ -532,7 +532,7 @@ class Layer implements Scene {
     const bias = this.#biasWrote;
     const parts = bias === null ? [...wrote] : [...wrote, bias]; // the bias last, in the place of one more head
     const nameOf = (h: number) => (h < n ? `H${h}` : "bias");
-    const most = Math.max(...parts.map(Math.abs), 1e-9);
+    const most = Math.max(...parts, 1e-9);
     const spot = (rect: Rect, h: number) => stage.spot(rect, [
       `${nameOf(h)}: ${decimal(parts[h]!, 4)} of what ${this.place.layer} adds to ${this.#me}`,
       ...(parts[h]! < 0 ? ["below 0: it works against the sum of all"] : []),
@@ -540,11 +540,14 @@ class Layer implements Scene {
       "(its part along the sum; all heads and the bias are 1)",
     ].join("\n"));
     const up = (h: number) => ease(t, MIXED + h * this.#step, MIXED + h * this.#step + 0.3);
+    // Bars begin at a common 0; a part below it lies at its left, in as much room as the lowest one needs.
+    const below = Math.max(0, ...parts.map((part) => -part));
     const bar = (h: number, x: number, y: number, room: number, thick: number) => {
       const colour = parts[h]! < 0 ? stage.signed(-0.35, 1) : h === this.place.index ? colours.accent : h < n ? stage.sequential(0.3) : colours.ink3;
-      const width = (Math.abs(parts[h]!) / most) * room * up(h);
-      stage.rect({ x, y: y - thick / 2, w: Math.max(1, width), h: thick }, colour, up(h));
-      return x + width;
+      const [zero, unit] = [x + (room * below) / (most + below), room / (most + below)];
+      const width = Math.max(1, Math.abs(parts[h]!) * unit * up(h));
+      stage.rect({ x: parts[h]! < 0 ? zero - width : zero, y: y - thick / 2, w: width, h: thick }, colour, up(h));
+      return parts[h]! < 0 ? zero : zero + width;
     };
     if (!layout.list) {
       const zone = (h: number) => layout.whole(h);
@@ -571,9 +574,9 @@ class Layer implements Scene {
       const follows = h === this.place.index;
       const y = list.y + pitch * (row + 0.5) + 3;
       const style = { size: 11, weight: follows ? 700 : 400 };
-      stage.text(nameOf(h), list.x + names - 8, y + 4, { ...style, align: "right", colour: follows ? colours.accent : colours.ink2, alpha });
+      stage.text(nameOf(h), list.x + names - 8, y + 4 * scale, { ...style, align: "right", colour: follows ? colours.accent : colours.ink2, alpha });
       const end = bar(h, list.x + names, y, room, pitch * 0.6);
-      stage.text(share(parts[h]!), end + 6, y + 4, { ...style, alpha: up(h) });
+      stage.text(share(parts[h]!), end + 6, y + 4 * scale, { ...style, alpha: up(h) });
       spot({ x: list.x, y: y - pitch / 2, w: list.w, h: pitch }, h);
     });
   }
