@@ -700,17 +700,17 @@ class Word implements Scene {
     const n = this.keys.length;
     const d = out?.length ?? q.length;
     const [roomy, small] = [H >= 640, H < 480];
+    const large = b > 1; // type for the last row: words get room, pictures less
     // Down the page: words, keys, scores, values, and below them as much again for the working.
-    const fixed = (roomy ? 276 : small ? 180 : 222) + (b - 1) * 200;
+    const fixed = large ? 222 + (b - 1) * 290 : roomy ? 276 : small ? 180 : 222;
     const { strip, group } = stripLength((H - fixed) / 3, d);
     const wordY = (small ? 18 : 26) * b;
     const keyY = wordY + (small ? 12 : 20);
     const scoreY = keyY + strip + (small ? 16 : 20 * b);
     const spare = Math.max(0, H - fixed - 3 * strip);
-    const scoreH = (roomy ? 116 * b : small ? 60 : 80) + Math.min(70, 0.8 * spare);
+    const scoreH = (large ? 84 * b : roomy ? 116 : small ? 60 : 80) + Math.min(70, 0.8 * spare);
     const valueY = scoreY + scoreH + (small ? 32 : 38 * b);
     // Across: the words, then packed mean, output, stream.
-    const large = b > 1; // type for the last row: what is beside the words gets less room
     const gutter = large ? 76 * b : W < 1000 ? 76 : 92;
     const right = W - 32;
     const blockW = Math.max(60, Math.min(150 * b, Math.round(strip * 0.84)));
