@@ -89,7 +89,7 @@ def test_the_atlas_shows_every_head_with_what_it_does(page):
 
 def test_a_click_on_a_head_shows_its_map_with_its_evidence(page):
     open_head(page, "L2H9")
-    expect(page.get_by_test_id("head-sentence")).to_contain_text("its role is “duplicate token” on 299 texts")
+    expect(page.get_by_test_id("head-sentence")).to_contain_text("over 299 texts its role is “duplicate token”")
     page.get_by_test_id("drawer-handle").click()
     expect(page.get_by_test_id("head-card")).to_contain_text("duplicate token")
     expect(page.get_by_test_id("evidence")).to_contain_text("by chance")

@@ -303,6 +303,30 @@ def test_no_text_overlaps_or_is_cut_off_in_six_sizes(play):
     assert not wrong, "\n".join(wrong)
 
 
+TYPE = """() => {
+  const { stage, scene } = document.querySelector("[data-testid=play-stage]").player;
+  const fill = CanvasRenderingContext2D.prototype.fillText, sizes = [];
+  CanvasRenderingContext2D.prototype.fillText = function (...drawn) {
+    sizes.push(parseFloat(/([\\d.]+)px/.exec(this.font)[1]));
+    return fill.apply(this, drawn);
+  };
+  for (const t of [...scene.chapters.slice(1).map(({ at }) => at - 0.02), scene.end]) scene.draw(stage, t);
+  CanvasRenderingContext2D.prototype.fillText = fill;
+  return Math.min(...sizes);
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scene", ["word", "layer"])
+def test_type_on_the_presenters_stage_is_read_from_the_last_row(play, scene):
+    page = play(f"head/L{LAYER}H{HEAD}", play=scene, pin=IT, size=(1440, 900))
+    page.keyboard.press("p")
+    page.wait_for_function("() => document.querySelector('[data-testid=play-stage]').player.stage.scale > 1")
+    assert page.evaluate(TYPE) >= 20
+    wrong = collisions(page, f"{scene}, presented")
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.slow
 def test_columns_of_a_wide_stage_fit_a_phone(play):
     """A saved page holds no fewer, and a studio's page has them until fewer have come."""

@@ -41,7 +41,7 @@ def test_head_opens_with_the_head_that_tells_most_and_both_halves_of_what_it_doe
     expect(row).to_have_attribute("data-kept", "true")
     expect(row).to_have_attribute("data-row", "10")
     sentence = page.get_by_test_id("head-sentence")
-    expect(sentence).to_have_text("links “it” to “animal”, 68 %; no role on 299 texts")
+    expect(sentence).to_have_text("links “it” to “animal”, 68 %; over 299 texts it has no role")
     output = head_output(mh.record(minilm, OWN_TEXT, keep=("q", "k", "v", "lse")), "L3H1", "it", minilm)
     expect(page.get_by_test_id("says")).to_have_attribute("data-query", "10")
     heard = page.get_by_test_id("heard").locator("li")
@@ -56,7 +56,7 @@ def test_head_opens_with_the_head_that_tells_most_and_both_halves_of_what_it_doe
     assert fragment(page)[0] == "head/L3H1" and fragment(page)[1]["pin"] == "10"
     # A head that parks on most texts and may not on this one: the sentence holds both.
     page.evaluate("() => (location.hash = location.hash.replace('L3H1', 'L1H10'))")
-    expect(sentence).to_contain_text("; on 299 texts it parks on [CLS]")
+    expect(sentence).to_contain_text("; over 299 texts it parks on [CLS]")
 
 
 def test_atlas_names_the_link_to_begin_with(studio):

@@ -175,7 +175,9 @@ def test_parts_of_heads_sum_to_the_product(fresh):
     parts = projection.head_parts(heads.numpy(), w_o.numpy())
     assert np.allclose(parts.sum(0), heads.flatten() @ w_o) and np.allclose(parts[1], heads[1] @ w_o[2:4])
     alone = ran("output-projection", "sum-of-parts", kind="none: heads side by side")
-    assert "head 0 can reach 2 of 4 columns" in alone.words
+    assert "each head can reach 2 of 4 columns" in alone.words
+    unlike = ran("output-projection", "sum-of-parts", w_o="1 0 0 0; 0 1 0 0; 1 0 1 0; 0 1 0 1", kind="my own")
+    assert "head 0 can reach 2 of 4 columns, head 1 can reach 4 of 4 columns" in unlike.words
     assert np.array_equal(alone.table("sum").values, alone.table("side by side").values)
 
 

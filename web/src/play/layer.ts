@@ -508,7 +508,9 @@ class Layer implements Scene {
     });
     this.#title(stage, sum, SUM, ease(t, 9.5, 10), colours.ink);
     if (!tall) {
-      const count = t < 13.7 ? `${landed} of ${n}` : `${n} ${n === 1 ? "head" : "heads"}${this.#biasWrote === null ? "" : " + bias"}`;
+      const heads = `${n} ${n === 1 ? "head" : "heads"}`;
+      const counts = t < 13.7 ? [`${landed} of ${n}`] : this.#biasWrote === null ? [heads] : [`${heads} + bias`, heads];
+      const count = counts.find((form) => stage.measure(form, { size: 11, weight: 700 }) <= sum.w + 30) ?? counts.at(-1)!;
       stage.text(stage.fitted(count, sum.w + 30, { size: 11, weight: 700 }), sum.x, sum.y + sum.h + 17 * scale, { size: 11, colour: colours.ink3, alpha: ease(t, 9.5, 10) });
     }
     this.#drawWrote(stage, layout, t);
@@ -532,7 +534,7 @@ class Layer implements Scene {
     const bias = this.#biasWrote;
     const parts = bias === null ? [...wrote] : [...wrote, bias]; // the bias last, in the place of one more head
     const nameOf = (h: number) => (h < n ? `H${h}` : "bias");
-    const most = Math.max(...parts.map(Math.abs), 1e-9);
+    const most = Math.max(...parts, 1e-9);
     const spot = (rect: Rect, h: number) => stage.spot(rect, [
       `${nameOf(h)}: ${decimal(parts[h]!, 4)} of what ${this.place.layer} adds to ${this.#me}`,
       ...(parts[h]! < 0 ? ["below 0: it works against the sum of all"] : []),
@@ -540,11 +542,14 @@ class Layer implements Scene {
       "(its part along the sum; all heads and the bias are 1)",
     ].join("\n"));
     const up = (h: number) => ease(t, MIXED + h * this.#step, MIXED + h * this.#step + 0.3);
+    // Bars begin at a common 0; a part below it lies at its left, in as much room as the lowest one needs.
+    const below = Math.max(0, ...parts.map((part) => -part));
     const bar = (h: number, x: number, y: number, room: number, thick: number) => {
       const colour = parts[h]! < 0 ? stage.signed(-0.35, 1) : h === this.place.index ? colours.accent : h < n ? stage.sequential(0.3) : colours.ink3;
-      const width = (Math.abs(parts[h]!) / most) * room * up(h);
-      stage.rect({ x, y: y - thick / 2, w: Math.max(1, width), h: thick }, colour, up(h));
-      return x + width;
+      const [zero, unit] = [x + (room * below) / (most + below), room / (most + below)];
+      const width = Math.max(1, Math.abs(parts[h]!) * unit * up(h));
+      stage.rect({ x: parts[h]! < 0 ? zero - width : zero, y: y - thick / 2, w: width, h: thick }, colour, up(h));
+      return parts[h]! < 0 ? zero : zero + width;
     };
     if (!layout.list) {
       const zone = (h: number) => layout.whole(h);
@@ -561,7 +566,7 @@ class Layer implements Scene {
     const alpha = ease(t, MIXED, 10.2);
     const names = 34 * scale;
     const room = list.w - names - 48 * scale;
-    const fits = Math.max(2, Math.floor(list.h / (11.5 * scale)));
+    const fits = Math.max(2, Math.floor(list.h / ((scale > 1 ? 13.5 : 11.5) * scale)));
     const all = [...parts.keys()];
     const rows = all.length <= fits ? all : all.sort((a, b) => Number(b === this.place.index) - Number(a === this.place.index) || parts[b]! - parts[a]!).slice(0, fits).sort((a, b) => a - b);
     const pitch = Math.min(list.h / rows.length, 26 * scale);
@@ -571,9 +576,9 @@ class Layer implements Scene {
       const follows = h === this.place.index;
       const y = list.y + pitch * (row + 0.5) + 3;
       const style = { size: 11, weight: follows ? 700 : 400 };
-      stage.text(nameOf(h), list.x + names - 8, y + 4, { ...style, align: "right", colour: follows ? colours.accent : colours.ink2, alpha });
+      stage.text(nameOf(h), list.x + names - 8, y + 4 * scale, { ...style, align: "right", colour: follows ? colours.accent : colours.ink2, alpha });
       const end = bar(h, list.x + names, y, room, pitch * 0.6);
-      stage.text(share(parts[h]!), end + 6, y + 4, { ...style, alpha: up(h) });
+      stage.text(share(parts[h]!), end + 6, y + 4 * scale, { ...style, alpha: up(h) });
       spot({ x: list.x, y: y - pitch / 2, w: list.w, h: pitch }, h);
     });
   }
@@ -679,16 +684,16 @@ class Layer implements Scene {
       list: { x: listX, y: blocksY - 6, w: Math.max(90, W - 24 - listX), h: Math.max(blockH + 12, Math.min(H - blocksY - 2, 16 * b * (n + 1))) },
       // Beside several rows the second is named: the stream's block stands at the first.
       lanes: rows === 1
-        ? this.#lanes({ query: top + queryH + 15 * b, look: row(0) + barDy + barH / 2 - (small ? 2 : 5), answer: row(0) + mosaicDy + strip / 2 - 13 }, true)
+        ? this.#lanes({ query: top + queryH + 15 * b, look: row(0) + barDy + barH / 2 - (small ? 2 : 5), answer: row(0) + mosaicDy + strip / 2 - 13 }, true, b > 1)
         : this.#lanes({ query: row(inRow) + queryH / 2 + 3, look: row(inRow) + barDy + barH / 2 + 6, answer: row(inRow) + mosaicDy + strip / 2 + 4 }, rowH > 66 * b),
     };
   }
 
   /** Names of the lanes, and the shapes of all tokens: what each lane of the diagram holds. */
-  #lanes(y: { query: number; look: number; answer: number }, fits: boolean): Layout["lanes"] {
+  #lanes(y: { query: number; look: number; answer: number }, fits: boolean, large = false): Layout["lanes"] {
     const { place, looks } = this;
     const shapes = this.#heads <= IN_A_ROW;
-    const row = (width: number) => (shapes ? [...(place.numQueries > 1 ? ["one row of"] : []), `${place.numQueries} × ${width}`] : []);
+    const row = (width: number) => (shapes ? [...(place.numQueries > 1 && !large ? ["one row of"] : []), `${place.numQueries} × ${width}`] : []);
     const lanes = [
       { title: "queries", below: [], y: y.query, from: 0.4 },
       { title: "looks", below: row(place.numKeys), y: y.look, from: 1.7 },

@@ -31,6 +31,8 @@ export interface Colours {
 export interface TextStyle {
   /** CSS pixels before the presenter's scale; 12 where it is not given. */
   size?: number;
+  /** In the presenter's mode, the smallest size before the scale; READABLE where it is not given. */
+  least?: number;
   weight?: number;
   mono?: boolean;
   align?: "left" | "center" | "right";
@@ -48,6 +50,7 @@ export interface Spot {
 /** A bitmap that is stretched unsmoothed. */
 export type Picture = HTMLCanvasElement;
 
+const READABLE = 12.5; // CSS pixels before the presenter's scale: 20 on a screen of 1440 x 900
 const WIDE = 560; // CSS pixels of a tall stage from which on it has the margins of the headline above it
 
 /** The margin at the sides of a tall stage, in CSS pixels. */
@@ -129,8 +132,14 @@ export class Stage {
   }
 
   // ------------------------------------------------------------------ drawing
-  font({ size = 12, weight = 400, mono = false }: TextStyle): string {
-    return `${weight} ${Math.round(size * this.scale * 2) / 2}px ${mono ? this.#mono : this.#sans}`;
+  font({ size = 12, least = READABLE, weight = 400, mono = false }: TextStyle): string {
+    const pixels = (this.scale > 1 ? Math.max(size, least) : size) * this.scale;
+    return `${weight} ${Math.round(pixels * 2) / 2}px ${mono ? this.#mono : this.#sans}`;
+  }
+
+  /** The size at which a text of this size is drawn, in CSS pixels before the presenter's scale. */
+  sized(size: number): number {
+    return this.scale > 1 ? Math.max(size, READABLE) : size;
   }
 
   /** The width of a text in CSS pixels. */

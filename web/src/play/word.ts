@@ -286,7 +286,7 @@ class Word implements Scene {
     if (!tall) {
       const name = (title: string, below: string[], y: number, alpha: number) => {
         stage.text(title, layout.gutter - 12, y, { weight: 620, align: "right", alpha });
-        below.forEach((line, i) => stage.text(line, layout.gutter - 12, y + (15 + 14 * i) * scale, { size: 11, colour: colours.ink3, align: "right", alpha }));
+        below.forEach((line, i) => stage.text(stage.fitted(line, layout.gutter - 14, { size: 11 }), layout.gutter - 12, y + (15 + 14 * i) * scale, { size: 11, colour: colours.ink3, align: "right", alpha }));
       };
       const cells = layout.group > 1 ? [`${layout.group} a cell`] : [];
       const shared = this.place.numKvHeads < this.place.numHeads ? sharedLines(this.place) : [];
@@ -294,7 +294,7 @@ class Word implements Scene {
       const below = [`${q.length} each`, ...cells, ...(this.header.turned ? ["turned"] : []), ...shared];
       name("keys", below, middle(layout.key(this.#best), below.length), ease(t, 1.2, 1.8));
       const scored = t < 6.5;
-      name(scored ? "scores" : "shares", [scored ? (this.header.scale === 1 ? "q·k" : "q·k, scaled") : "of 100 %"], layout.scores.y + layout.scores.h / 2, ease(t, 1.8, 2.4));
+      name(scored ? "scores" : "shares", [scored ? (this.header.scale === 1 || scale > 1 ? "q·k" : "q·k, scaled") : "of 100 %"], layout.scores.y + layout.scores.h / 2, ease(t, 1.8, 2.4));
       if (out) name("values", [`${out.length} each`, ...cells, ...shared], middle(layout.value(this.#best), 1 + cells.length + shared.length), ease(t, 8, 8.8));
     }
     if (!out) return;
@@ -320,7 +320,7 @@ class Word implements Scene {
       if (asks) stage.rect(box, colours.accent, 1, 4);
       else if (weight > 0.02) stage.rect(box, stage.sequential(weight), 1, 4);
       const colour = asks ? colours.onAccent : weight > 0.02 ? stage.inkOn(weight) : j === lit ? colours.accent : key.parking || key.masked || key.token < 0 ? colours.ink3 : colours.ink;
-      stage.text(layout.labels[j]!, x, y, { size: layout.type, mono: true, weight: asks || j === lit ? 700 : 400, align: tall ? "right" : "center", colour });
+      stage.text(layout.labels[j]!, x, y, { size: layout.type, least: layout.type, mono: true, weight: asks || j === lit ? 700 : 400, align: tall ? "right" : "center", colour });
       const { token, name } = key;
       if (token < 0) stage.spot(box, token === OTHERS ? `${name}: the keys with the smallest shares, together` : "a sink: a share that goes to no word");
       else if (!this.ask || !this.#sameSide) stage.spot(box, `${name}, token ${token}`);
@@ -483,7 +483,8 @@ class Word implements Scene {
     const whole = stage.measure("100 %", { size: 11 });
     const room = rule.w - whole - 10;
     const width = stage.measure(words, { weight: 620 });
-    stage.text("100 %", rule.x + rule.w, rule.y - 6, { size: 11, align: "right", colour: colours.ink2, alpha });
+    if (width <= room || width > rule.w) stage.text("100 %", rule.x + rule.w, rule.y - 6, { size: 11, align: "right", colour: colours.ink2, alpha });
+    else stage.text(words, rule.x + rule.w, rule.y - 6, { weight: 620, align: "right", alpha });
     if (width <= room) {
       const middle = rule.x + (this.#cumulated[this.#best]! + shares[this.#best]! / 2) * rule.w;
       stage.text(words, Math.max(rule.x, Math.min(rule.x + room - width, middle - width / 2)), rule.y - 6, { weight: 620, alpha });
@@ -621,7 +622,7 @@ class Word implements Scene {
     ];
     rows.forEach(([name, numbers, peak, signed], row) => {
       const y = panel.y + pitch * (row + 0.5);
-      stage.text(name, panel.x - 10, y + 4, { mono: true, align: "right", colour: colours.ink2, alpha });
+      stage.text(name, panel.x - 10, y + 4 * scale, { mono: true, align: "right", colour: colours.ink2, alpha });
       for (let i = 0; i < numbers.length; i++) {
         const height = Math.max(-1, Math.min(1, numbers[i]! / peak)) * pitch * 0.48;
         stage.rect(
@@ -675,14 +676,14 @@ class Word implements Scene {
       const key = this.keys[j]!;
       const thick = Math.min(10 * scale, pitch * 0.5);
       const weight = row === 0 ? 700 : 400;
-      stage.text(key.called, panel.x + names - 10, y + 4, { size, mono: true, align: "right", weight, alpha });
+      stage.text(key.called, panel.x + names - 10, y + 4 * scale, { size, mono: true, align: "right", weight, alpha });
       stage.rect({ x: panel.x + names, y: y - thick / 2, w: Math.max(1, most * shares[j]!), h: thick }, key.parking ? colours.ink3 : stage.sequential(0.25 + 0.75 * shares[j]!), alpha);
-      stage.text(share(shares[j]!), panel.x + names + most * shares[j]! + 6, y + 4, { size, weight, alpha });
+      stage.text(share(shares[j]!), panel.x + names + most * shares[j]! + 6, y + 4 * scale, { size, weight, alpha });
       const part = heard?.[j] ?? 0;
       if (heard) {
         const length = most * Math.min(1, Math.abs(part)) * spoken;
         stage.rect({ x: second, y: y - thick / 2, w: Math.max(1, length), h: thick }, part < 0 ? stage.signed(-0.35, 1) : colours.accent, spoken);
-        stage.text(share(part), second + length + 6, y + 4, { size, weight, alpha: spoken });
+        stage.text(share(part), second + length + 6, y + 4 * scale, { size, weight, alpha: spoken });
       }
       stage.spot({ x: panel.x, y: y - pitch / 2, w: panel.w, h: pitch }, [
         `${key.name}: share of the look ${decimal(shares[j]!, 4)}`,
@@ -699,40 +700,42 @@ class Word implements Scene {
     const n = this.keys.length;
     const d = out?.length ?? q.length;
     const [roomy, small] = [H >= 640, H < 480];
+    const large = b > 1; // type for the last row: words get room, pictures less
     // Down the page: words, keys, scores, values, and below them as much again for the working.
-    const fixed = (roomy ? 276 : small ? 180 : 222) + (b - 1) * 200;
+    const fixed = large ? 222 + (b - 1) * 290 : roomy ? 276 : small ? 180 : 222;
     const { strip, group } = stripLength((H - fixed) / 3, d);
     const wordY = (small ? 18 : 26) * b;
     const keyY = wordY + (small ? 12 : 20);
     const scoreY = keyY + strip + (small ? 16 : 20 * b);
     const spare = Math.max(0, H - fixed - 3 * strip);
-    const scoreH = (roomy ? 116 * b : small ? 60 : 80) + Math.min(70, 0.8 * spare);
+    const scoreH = (large ? 84 * b : roomy ? 116 : small ? 60 : 80) + Math.min(70, 0.8 * spare);
     const valueY = scoreY + scoreH + (small ? 32 : 38 * b);
     // Across: the words, then packed mean, output, stream.
-    const gutter = (W < 1000 ? 76 : 92) * b;
+    const gutter = large ? 76 * b : W < 1000 ? 76 : 92;
     const right = W - 32;
     const blockW = Math.max(60, Math.min(150 * b, Math.round(strip * 0.84)));
     const [slim, tight] = [W < 1250, W < 1000];
     const streamX = right - blockW;
-    const outputX = streamX - (tight ? 62 : slim ? 84 : 100) * b;
-    const mosaicW = (tight ? 84 : slim ? 120 : 150) * b;
-    const mosaicX = outputX - (tight ? 30 : 40) - mosaicW;
-    const free = mosaicX - (tight ? 20 : 36) - gutter;
+    const outputX = streamX - (large ? 68 * b : tight ? 62 : slim ? 84 : 100);
+    const mosaicW = large ? 84 * b : tight ? 84 : slim ? 120 : 150;
+    const mosaicX = outputX - (large || tight ? 30 : 40) - mosaicW;
+    const free = mosaicX - (large || tight ? 20 : 36) - gutter;
     // Words get the room that they need; where all do not fit, type gets smaller, then labels are cut.
-    const pad = small ? 5 : 12;
-    let type = b > 1 ? 14 : 13.5;
+    const pad = small || large ? 5 : 12;
+    const least = large ? 11 : 9.5;
+    let type = large ? 14 : 13.5;
     let letters = 16;
     let widths: number[];
     let labels = this.keys.map(({ label }) => label);
     for (;;) {
-      const least = Math.min(28 * b, free / n);
-      widths = labels.map((label) => Math.max(least, stage.measure(label, { size: type, mono: true, weight: 700 }) + pad));
+      const narrowest = Math.min(large ? 26 : 28, free / n);
+      widths = labels.map((label) => Math.max(narrowest, stage.measure(label, { size: type, least, mono: true, weight: 700 }) + pad));
       const sum = widths.reduce((a, c) => a + c, 0);
       if (sum <= free + 0.5) {
         widths = widths.map((width) => width + (free - sum) / n);
         break;
       }
-      if (type > 9.5) type -= 0.5;
+      if (type > least) type -= 0.5;
       else if (letters > 1) {
         letters -= 1;
         labels = this.keys.map(({ label }) => (label.length > letters ? `${label.slice(0, Math.max(1, letters - 1))}…` : label));
@@ -759,7 +762,7 @@ class Word implements Scene {
       const h = Math.max(0.6, weight * (scoreH - above));
       return { x: middle(j) - thin / 2, y: scoreY + scoreH - h, w: thin, h };
     };
-    const gap = roomy ? 36 : small ? 22 : 26;
+    const gap = Math.max(roomy ? 36 : small ? 22 : 26, large ? 18 * b : 0);
     const strips = (y: number, shift: number) => (j: number) => ({ x: middle(j) + shift, y, w: thin, h: strip });
     const key = strips(keyY, -thin / 2);
     const rule = { x: mosaicX, y: valueY - 16, w: mosaicW, h: 9 };
@@ -777,7 +780,7 @@ class Word implements Scene {
     return {
       group, type, labels, strip, key, stem, bar, zero, rule, mosaic, add, gutter, end,
       word: (j) => {
-        const width = Math.min(ends[j + 1]! - ends[j]! - 2, stage.measure(labels[j]!, { size: type, mono: true, weight: 700 }) + 10);
+        const width = Math.min(ends[j + 1]! - ends[j]! - 2, stage.measure(labels[j]!, { size: type, least, mono: true, weight: 700 }) + 10);
         return { x: middle(j), y: wordY, box: { x: middle(j) - width / 2, y: wordY - 14 * b, w: width, h: 20 * b } };
       },
       lane: (j) => ({ x: ends[j]! + 2, y: keyY, w: ends[j + 1]! - ends[j]! - 4, h: valueY + strip - keyY }),
@@ -881,7 +884,7 @@ function fitting(stage: Stage, labels: readonly Label[]): (string | null)[] {
   const order = [...labels.keys()].sort((a, b) => labels[b]!.rank - labels[a]!.rank);
   for (const j of order) {
     const { words, x, y, size, weight } = labels[j]!;
-    const height = size * stage.scale * 1.25;
+    const height = stage.sized(size) * stage.scale * 1.25;
     for (const form of words) {
       const w = stage.measure(form, { size, weight }) + 3;
       const box = { x: x - w / 2, y: y - height, w, h: height };

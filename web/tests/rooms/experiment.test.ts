@@ -2,6 +2,7 @@
 import { describe, expect, it } from "vitest";
 import type { Client } from "../../src/lib/api/client";
 import type { LayerInfo } from "../../src/lib/api/types";
+import { runningJobsOf } from "../../src/lib/state/running.svelte";
 import type { Store } from "../../src/lib/state/storage";
 import { keyOf, readEntries, saveEntries, usualName, withEntry, type Entry } from "../../src/rooms/experiment/entries";
 import {
@@ -9,7 +10,7 @@ import {
   beginning,
 } from "../../src/rooms/experiment/heads";
 import {
-  controlInWords, controlUnit, figure, resultCsv, summary, unitOf, whyNoControl, withoutRounding, withoutTrace, type ResultLike,
+  changeInShort, controlInWords, controlUnit, figure, resultCsv, summary, unitOf, whyNoControl, withoutRounding, withoutTrace, type ResultLike,
 } from "../../src/rooms/experiment/result";
 import { freeName, Sandbox } from "../../src/rooms/experiment/sandbox.svelte";
 import text from "../../src/rooms/experiment/sandbox.svelte.ts?raw";
@@ -97,7 +98,10 @@ describe("result", () => {
   });
   it("a change is counted in its unit, and in what was measured where it has none", () => {
     const of = (metric: string, unit: string) => unitOf({ metric, unit });
-    expect([of("loss", "nats a token"), of("cosine", ""), of("class_error", "")]).toEqual(["nats a token", "1 - cosine", "class error"]);
+    expect([of("loss", "nats a token"), of("cosine", ""), of("class_error", "")]).toEqual(["nats a token", "1 − cosine", "class error"]);
+    const short = (metric: string, unit: string, change: number) => changeInShort({ metric, unit, change });
+    expect(short("cosine", "", 0.4156)).toEqual({ word: "cosine with before", figure: "0.584" });
+    expect(short("loss", "nats a token", 0.25)).toEqual({ word: "loss", figure: "+0.250 nats a token" });
   });
   it("what is drawn beside a plan on layers is layers", () => {
     const plan: Step[] = [{ step: "skip_output_projection", layer: "L3" }];
@@ -293,5 +297,21 @@ describe("a first run", () => {
     expect(beginning({ head: "L4H3", query: 3, key: 4, weight: 0.8 }, tokens, ["L0H0"])).toBeNull();
     expect(beginning({ head: "L4H3", query: 7, key: 4, weight: 0.8 }, tokens, ["L4H3"])).toBeNull();
     expect(beginning(null, tokens, ["L4H3"])).toBeNull();
+  });
+});
+
+describe("an experiment that runs on in another room", () => {
+  it("is shown there until it is stopped or ends", async () => {
+    const untilStopped = (_: unknown, { signal }: { signal: AbortSignal }) =>
+      new Promise((_, reject) => signal.addEventListener("abort", () => reject(new DOMException("stopped", "AbortError"))));
+    const client = { runJob: untilStopped } as unknown as Client;
+    const sandbox = new Sandbox(client);
+    const run = sandbox.run("All heads the same", { model: "m", text: "t", plan: [ablate("L3H7", "zero")] });
+    const jobs = runningJobsOf(client);
+    expect(jobs.outside("experiment")).toEqual([]);
+    expect(jobs.outside("size").map(({ words }) => words)).toEqual(["All heads the same"]);
+    jobs.outside("size")[0]!.cancel();
+    await run;
+    expect([jobs.list.length, sandbox.running, sandbox.stopped]).toEqual([0, false, true]);
   });
 });

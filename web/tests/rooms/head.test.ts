@@ -25,7 +25,7 @@ describe("the row to begin with", () => {
 describe("a link in words", () => {
   it("says where a word looks, and where nothing is found", () => {
     expect(linkWords(TOKENS, 4, TOKENS, 2, 0.676)).toBe("links “it” to “animal”, 68 %");
-    expect(linkWords(TOKENS, 4, TOKENS, 0, 0.5)).toBe("parks 50 % of “it” on [CLS]");
+    expect(linkWords(TOKENS, 4, TOKENS, 0, 0.5)).toBe("parks 50 % of the look of “it” on [CLS]");
     expect(linkWords(TOKENS, 4, TOKENS, 4, 0.9)).toBe("keeps “it” to itself, 90 %");
   });
 });

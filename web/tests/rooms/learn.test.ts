@@ -5,7 +5,7 @@ import { typeset } from "../../dev/formulas.mjs";
 import stored from "../../../src/manyheads/lab/lessons/formulas.mathml.json?raw";
 import type { Store } from "../../src/lib/state/storage";
 import {
-  digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, tiedAtTop,
+  digitsByColumn, digitsOf, firstStop, hasNegative, inQuotes, looksAt, partInWords, shapeInWords, stepAbout, stepNamed, tiedAtTop,
   traced, withChange, written, type FillingParameter,
 } from "../../src/rooms/learn/cell";
 import { foldAt, rowsOf, type Part } from "../../src/rooms/learn/lesson";
@@ -107,6 +107,13 @@ describe("what is said of a value", () => {
     expect(stepAbout(["L0H2", "L2H8"], [4, "L2H8"])).toBe(1);
     expect(stepAbout(["L0H0", "L1H0, with L0H0"], ["with L0H0"])).toBe(1);
     expect(stepAbout(["weights"], ["MQA", 2])).toBeNull();
+  });
+  it("a cell that runs by itself shows the step that its title names", () => {
+    const labels = ["heads", "W_O", "parts", "sum", "concat W_O"];
+    expect(stepNamed(labels, "Three heads, and the sum of their parts")).toBe(3);
+    expect(stepNamed(labels, "Two HEADS, one layer")).toBe(0);
+    expect(stepNamed(labels, "Apartment, summing")).toBe(0);
+    expect(stepNamed([], "None")).toBe(0);
   });
 });
 

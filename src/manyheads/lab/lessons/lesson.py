@@ -50,7 +50,8 @@
 
 `cell NAME` runs the function of that name: `title:` is what stands above it, every other line is a parameter's value to
 begin with. A line `run: OTHER` runs another function, so that a page can have two of a kind; so it does in checks.
-With `open: yes` the page runs it when it opens; with `wide: yes` it lies below its text, not beside it.
+With `open: yes` the page runs it when it opens, and shows the step that its title names; with `wide: yes` it lies below
+its text, not beside it.
 `check NAME` asks a question; what is right is found by the function of that name, from the lines that are left: its
 inputs. `{name}` in a question or a choice is that input, so that question and answer cannot drift apart.
 `answer:` is number, choice or text; `choices:` are parted by |.

@@ -101,7 +101,7 @@ function reading(token: string, keys: readonly string[], row: readonly number[],
     return `${quoted(token)} looks at ${ties.length} tokens alike, ${fixed(row[best]!, 3)} each (${named}${ties.length > 4 ? ", ..." : ""}).`;
   }
   const says = out.slice(0, 4).map((value) => fixed(value, 3)).join(", ");
-  const looks = `${quoted(token)} looks most at ${quoted(keys[best]!)}`;
+  const looks = `${quoted(token).replace(/^[a-z]/, (letter) => letter.toUpperCase())} looks most at ${quoted(keys[best]!)}`;
   return `${looks}, with weight ${fixed(row[best]!, 3)}; the head says (${says}${out.length > 4 ? ", ..." : ""}) there.`;
 }
 
@@ -501,11 +501,12 @@ function sumOfParts(values: Values): Ran {
   const parts = heads.map((row, head) => product([row], rowsOf(head))[0]!);
   const sums = [transposed(parts).map(sum)];
   const names = numbered("head", h);
-  const reach = names.map((name, head) => `${name} can reach ${transposed(rowsOf(head)).filter((line) => line.some((value) => value !== 0)).length} of ${m} columns`);
+  const reach = names.map((_, head) => transposed(rowsOf(head)).filter((line) => line.some((value) => value !== 0)).length);
+  const reached = new Set(reach).size === 1 ? `each head can reach ${reach[0]} of ${m} columns` : names.map((name, head) => `${name} can reach ${reach[head]} of ${m} columns`).join(", ");
   const places = (mark: (head: number, j: number) => string) => heads.flatMap((row, head) => row.map((_, j) => mark(head, j)));
   const columns = numbered("m", m);
   return {
-    words: `The sum of the heads' parts is the output. ${reach.join(", ")}.`,
+    words: `The sum of the heads' parts is the output; ${reached}.`,
     shown: [
       matrix("heads", "what each head says at one token", heads, names, "f"),
       matrix("side by side", "concat: head 0's numbers, then head 1's", [heads.flat()], ["token"], places((head, j) => `h${head}.${j}`)),

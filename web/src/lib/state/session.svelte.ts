@@ -235,15 +235,15 @@ export class Session {
     return `On ${this.#page}: ${role.evidence.words}`;
   }
 
-  /** A head's role as the rest of a sentence that begins with what it does on this text: "no role on 299 texts"; "" while
+  /** A head's role as the rest of a sentence that begins with what it does on this text: "over 299 texts it has no role"; "" while
       roles are not known. */
   roleWords(head: string): string {
     const role = this.roleOf(head);
     if (!role) return "";
     const texts = this.#page.replace(/^(\d+) bundled /, "$1 ");
     // A head that parks elsewhere may read a word of this text: the two are no contradiction, and must not read as one.
-    if (role.family === "sink") return `on ${texts} it parks on ${role.name.replace(/^sink /, "")}`;
-    return `${role.family === "unlabelled" ? "no role" : `its role is “${roleName(role.name)}”`} on ${texts}`;
+    if (role.family === "sink") return `over ${texts} it parks on ${role.name.replace(/^sink /, "")}`;
+    return `over ${texts} ${role.family === "unlabelled" ? "it has no role" : `its role is “${roleName(role.name)}”`}`;
   }
 
   close(): void {

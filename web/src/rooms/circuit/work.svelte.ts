@@ -2,6 +2,7 @@
 // studio, and it survives a visit to another room; so values computed from it are getters, never $derived.
 import type { Client } from "../../lib/api/client";
 import { isAbort } from "../../lib/api/source";
+import { runningJobsOf } from "../../lib/state/running.svelte";
 import type { CircuitRun, ExamplePair, HeadEffects, HeadPaths, HeadWriting, Job, PairReading, PatchAsk, Progress } from "../../lib/api/types";
 
 export type What = PatchAsk["what"];
@@ -32,6 +33,8 @@ export class Task<T> {
     this.cancel();
     const stop = (this.#stop = new AbortController());
     [this.running, this.stopped, this.progress, this.trouble] = [true, false, null, null];
+    const task = this;
+    const shown = runningJobsOf(this.client).add({ room: "circuit", words: "a pair of texts", get progress() { return task.#stop === stop ? task.progress : null; }, cancel: () => stop.abort() });
     try {
       const result = await this.client.runJob<T>(start, { signal: stop.signal, onProgress: (progress) => this.#stop === stop && (this.progress = progress) });
       if (this.#stop !== stop) return null;
@@ -43,6 +46,7 @@ export class Task<T> {
       else this.trouble = error;
       return null;
     } finally {
+      shown();
       if (this.#stop === stop) this.running = false;
     }
   }

@@ -27,7 +27,14 @@ export function withUnit(value: number | null, unit: string, signed = false): st
 
 /** What a change is counted in: its unit, else the name of what was measured. */
 export function unitOf({ unit, metric }: Pick<Experiment, "unit" | "metric">): string {
-  return unit || (metric === "cosine" ? "1 - cosine" : metric.replaceAll("_", " "));
+  return unit || (metric === "cosine" ? "1 − cosine" : metric.replaceAll("_", " "));
+}
+
+/** A change in a word and a number, as the list of runs shows it. An embedding's is the cosine with the one before: 1 is unchanged. */
+export function changeInShort(entry: Pick<Experiment, "unit" | "metric" | "change">): { word: string; figure: string } {
+  const change = withoutRounding(entry.change);
+  if (entry.metric === "cosine") return { word: "cosine with before", figure: figure(1 - change) };
+  return { word: entry.unit ? entry.metric.replaceAll("_", " ") : unitOf(entry), figure: withUnit(change, entry.unit, true) };
 }
 
 /** A share of 1, or 0 where it is only rounding. */

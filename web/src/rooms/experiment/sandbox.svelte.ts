@@ -6,6 +6,7 @@
 import type { Client } from "../../lib/api/client";
 import { isAbort } from "../../lib/api/source";
 import type { Experiment, LayerInfo, Progress, SceneName } from "../../lib/api/types";
+import { runningJobsOf } from "../../lib/state/running.svelte";
 import { browserStore, fromJson } from "../../lib/state/storage";
 import { keyOf, readEntries, saveEntries, usualName, withEntry, type Ask, type Entry } from "./entries";
 import { allHeads, headName, headsInWords, headsNamed, layerName, placeOf } from "./heads";
@@ -182,6 +183,10 @@ export class Sandbox {
     this.stopped = false;
     this.trouble = null;
     this.progress = null;
+    const sandbox = this;
+    const shown = runningJobsOf(this.client).add({
+      room: "experiment", words: name || usualName(ask), get progress() { return sandbox.#stop === stop ? sandbox.progress : null; }, cancel: () => stop.abort(),
+    });
     try {
       const result = await this.client.runJob<Experiment>(
         () => this.client.startExperiment({ model: ask.model, text: ask.text, plan: ask.plan, name: name || usualName(ask) }),
@@ -198,6 +203,7 @@ export class Sandbox {
       if (isAbort(error) || stop.signal.aborted) this.stopped = true;
       else this.trouble = error;
     } finally {
+      shown();
       if (this.#stop === stop) {
         this.running = false;
         this.progress = null;

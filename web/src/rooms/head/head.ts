@@ -63,7 +63,7 @@ export function tellingRow(links: readonly Link[], queries: readonly Token[] | n
 /** What a head does with one word, as the rest of a sentence about it: its largest weight, and where that goes. */
 export function linkWords(queries: readonly Token[], query: number, keys: readonly Token[], key: number, weight: number): string {
   const [from, to] = [quoted(queries, query), quoted(keys, key)];
-  if (keys[key]?.sink || keys[key]?.special) return `parks ${percent(weight)} of ${from} on ${to}`;
+  if (keys[key]?.sink || keys[key]?.special) return `parks ${percent(weight)} of the look of ${from} on ${to}`;
   return queries[query] === keys[key] ? `keeps ${from} to itself, ${percent(weight)}` : `links ${from} to ${to}, ${percent(weight)}`;
 }
 

@@ -81,6 +81,12 @@ export function stepAbout(labels: readonly string[], inputs: readonly (string | 
   return index ?? null;
 }
 
+/** The step that a cell which runs by itself shows first: the last one that its title names, else the first. */
+export function stepNamed(labels: readonly string[], title: string): number {
+  const words = ` ${title.toLowerCase().replace(/[^\p{L}\p{N}_]+/gu, " ")} `;
+  return Math.max(0, labels.findLastIndex((label) => words.includes(` ${label.toLowerCase()} `)));
+}
+
 /** The fields of a `Parameter` that `withChange` uses. */
 export type FillingParameter = Pick<Parameter, "name" | "choices" | "fills">;
 export type Values = Record<string, string | number>;

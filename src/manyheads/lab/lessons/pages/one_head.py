@@ -156,7 +156,8 @@ def reading(token: str, keys: Sequence[str], row: Float64[ndarray, "k"], out: Fl
         return f"{quoted(token)} looks at {len(ties)} tokens alike, {row[best]:.3f} each ({named}{more})."
     says = ", ".join(f"{value:.3f}" for value in out[:4])
     more = ", ..." if len(out) > 4 else ""
-    looks = f"{quoted(token)} looks most at {quoted(keys[best])}"
+    subject = quoted(token)
+    looks = f"{subject[:1].upper()}{subject[1:]} looks most at {quoted(keys[best])}"
     return f"{looks}, with weight {row[best]:.3f}; the head says ({says}{more}) there."
 
 

@@ -53,10 +53,10 @@ def sum_of_parts(values: Values, load: Loader) -> Ran:
     whole_way, sums = heads.reshape(1, -1) @ w_o, parts.sum(0, keepdims=True)
     names = numbered("head", h)
     reach = [int((np.abs(rows).max(0) > 0).sum()) for rows in rearrange(w_o, "(h f) m -> h f m", h=h)]
+    counts = [f"{name} can reach {count} of {m} columns" for name, count in zip(names, reach, strict=True)]
+    reached = f"each head can reach {reach[0]} of {m} columns" if len(set(reach)) == 1 else ", ".join(counts)
     return Ran(
-        "The sum of the heads' parts is the output. "
-        + ", ".join(f"{name} can reach {count} of {m} columns" for name, count in zip(names, reach, strict=True))
-        + ".",
+        f"The sum of the heads' parts is the output; {reached}.",
         (
             matrix("heads", "what each head says at one token", heads, names, "f"),
             matrix("side by side", "concat: head 0's numbers, then head 1's", heads.reshape(1, -1), ("token",),
