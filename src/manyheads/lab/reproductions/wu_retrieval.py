@@ -183,7 +183,7 @@ def notes_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return (
         f"Retrieval heads with their scores: {heads}.",
         "Texts by tokens and depth of the needle, with the share of its words that was written and the share of heads "
-        f"above {RETRIEVAL:g} in this text alone; the last ones of a seed are those on which heads are masked: {trials}.",
+        f"above {RETRIEVAL:g} in this text alone; on the last ones of a seed heads are masked: {trials}.",
     )
 
 
