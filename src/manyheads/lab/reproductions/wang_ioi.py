@@ -46,7 +46,7 @@ THINGS = ("ring", "kiss", "bone", "basketball", "computer", "necklace", "drink",
 
 LOOK = 0.25  # the mean weight from which a head looks at a place
 LEAST = 0.01  # of the answer's lead, or of the gap: what a head of a role carries at least
-CANDIDATES = 8  # heads that look there most, of which paths are measured
+CANDIDATES = 6  # heads that look there most, of which paths are measured
 
 
 class Role(NamedTuple):
@@ -83,7 +83,7 @@ PATHS = {
 class Sizes:
     sentences: int = 200
     chosen_by_path: int = 16
-    patched: int = 32  # of the sentences that measure: patches, paths and circuits
+    patched: int = 24  # of the sentences that measure: patches, paths and circuits
     random_sets: int = 10
 
 
@@ -157,14 +157,13 @@ class Half:
     def weights(self) -> dict[str, dict[Head, float]]:
         """Each head's mean weight where each role looks."""
         recording = record(self.lm, self.clean)
-        cells = []
+        cells: list[tuple[list[int], list[int]]] = []
         for item, (indirect, subject) in zip(self.items, self.answers, strict=True):
-            ids = self.lm.required_tokenizer(item.text)["input_ids"]
-            places = places_of(ids, indirect, subject)
-            cells.append(list(zip(*((places[role.row], places[role.key]) for role in ROLES.values()), strict=True)))
+            places = places_of(self.lm.required_tokenizer(item.text)["input_ids"], indirect, subject)
+            cells.append(([places[role.row] for role in ROLES.values()], [places[role.key] for role in ROLES.values()]))
         means: dict[str, dict[Head, float]] = {role: {} for role in ROLES}
         for layer in recording.layers:
-            seen = [layer.weights_at(*cell, text).numpy() for text, cell in enumerate(cells)]
+            seen = [layer.weights_at(rows, keys, text).numpy() for text, (rows, keys) in enumerate(cells)]
             for head, values in zip(layer.site.heads, np.mean(seen, axis=0).tolist(), strict=True):
                 for role, value in zip(ROLES, values, strict=True):
                     means[role][head] = value
@@ -447,7 +446,7 @@ REPRODUCTION = Reproduction(
     "the answer, for name movers (negative ones take it away); of the gap to sentences with three other names, along "
     "the path to the named head, for all others. There are at most as many in a role as in the paper. The circuit is "
     "all these heads and the three with the largest direct effect. It runs alone, all other heads with the outputs "
-    "that they have with other names; then it alone has these. Patches, paths and circuits are of 32 sentences. "
+    "that they have with other names; then it alone has these. Patches, paths and circuits are of 24 sentences. "
     "Without: a head's output is its mean over sentences with other names.",
     (
         "smollm2 (135M, 30 layers of 9 heads, three of which share keys and values, gated feed-forward layers), not "

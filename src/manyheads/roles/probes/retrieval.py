@@ -8,8 +8,9 @@ and depths.
 
 Two variants: "code", as Wu et al.'s program counts, adds each time, so that a token written twice counts twice (a score
 may exceed 1); "paper" counts each place of the needle once. Chance (`uniform`): a head that may look at any visible key
-alike. Differences to their program: the needle is the whole answer (what stands before it in the text is its `lead`), it is put in at a token and not at a full stop,
-words are not stemmed, and the answer ends with the model's own end token or after `generate` tokens, not at a line end.
+alike. Differences to their program: the needle is the whole answer (what leads to it in the text is
+`lead`), it is put in at a token and not at a full stop, words are not stemmed, and the answer ends with the model's own
+end token or after `generate` tokens, not at a line end.
 
 The top key of a row needs its scores alone, no map and no softmax: the tap hands over q and k of each step.
 Cost: one generation a trial. Source: Wu et al. 2024, "Retrieval head mechanistically explains long-context factuality".
