@@ -407,7 +407,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         paths += points(True, (f"{label}\nby {WORDS[channel]}", (one["paths"][role] for one in by_seed)))
         paths += points(False, ("others", (one["other_paths"][role] for one in by_seed)))
     circuit = [one["circuit"] for one in by_seed]
-    kept = (
+    shares = (
         *points(True, ("circuit\nalone", (one["faithfulness"] for one in circuit))),
         *points(False, ("best of\nrandom ones", (one["best_random"] for one in circuit))),
         *points(True, ("all but\nthe circuit", (one["without"] for one in circuit))),
@@ -421,7 +421,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         (
             PointsPanel("mean weight, by role", points(True, *looks), 0.0, 1.0),
             PointsPanel("share of the gap that goes along the path", tuple(paths)),
-            PointsPanel("share of the answer's lead that is kept", kept, 0.0, None),
+            PointsPanel("share of the answer's lead that is kept", shares, 0.0, None),
         ),
         notes=(DOTS,),
     )
