@@ -421,7 +421,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         (
             PointsPanel("mean weight, by role", points(True, *looks), 0.0, 1.0),
             PointsPanel("share of the gap that goes along the path", tuple(paths)),
-            PointsPanel("share of the answer's lead that is kept", shares, 0.0, None),
+            PointsPanel("share of the answer's lead that is kept", shares),
         ),
         notes=(DOTS,),
     )
