@@ -63,9 +63,9 @@ def test_scores_are_those_of_the_models_own_greedy_generation(name, fresh):
     while not found and tries < 9:  # where a random model looks is seldom what it writes, so there are five words
         tries += 1
         lm, words = loaded(MAKERS[name](seed=draw(fresh), vocab_size=10)), WORDS[:5]
-        context, needle, question = (some_words(fresh, n, words) for n in (13, 14, 3))
+        context, needle, question, lead = (some_words(fresh, n, words) for n in (13, 14, 3, 2))
         lengths, depths, count = (7, 11), (0.4,), 7
-        options = {"lengths": lengths, "depths": depths, "generate": count, "min_recall": -1.0}
+        options = {"lengths": lengths, "depths": depths, "generate": count, "min_recall": -1.0, "lead": lead}
         with implementation(lm.model, "eager" if name == "gemma2" else None):
             each = [retrieval_scores(lm, context, needle, question, variant=v, **options) for v in ("code", "paper")]
         size, heads = len(ids_of(lm, needle)), lm.spec.layers[0].num_heads
@@ -73,9 +73,9 @@ def test_scores_are_those_of_the_models_own_greedy_generation(name, fresh):
         assert [(trial.length, trial.depth) for trial in each[0].trials] == trials and each[0].num_counted == 2
         wanted = {"code": [], "paper": []}
         for (length, depth), trial in zip(trials, each[0].trials, strict=True):
-            begin = round(depth * length)
-            text = ids_of(lm, context)
-            prompt = [*text[:begin], *ids_of(lm, needle), *text[begin:length], *ids_of(lm, question)]
+            place, text = round(depth * length), ids_of(lm, context)
+            before = [*text[:place], *ids_of(lm, lead)]
+            prompt, begin = [*before, *ids_of(lm, needle), *text[place:length], *ids_of(lm, question)], len(before)
             new, hits, even = by_hand(lm, prompt, begin, begin + size, count)
             assert trial.response == lm.tokenizer.decode(new, skip_special_tokens=True) and trial.num_steps == count
             counts = np.array([[len(hits.get((i, h), [])) for h in range(heads)] for i in range(3)])

@@ -22,11 +22,16 @@ from manyheads.plan import Ablate, Plan
 MODEL = "smollm2"
 
 
-def windows_of(lm: LoadedModel, seed: int, count: int, length: int) -> Int[Tensor, "windows length"]:
-    """The page's texts in the seed's order, one after another, as windows that do not overlap."""
+def page_in_order(seed: int) -> str:
+    """The page's texts in the seed's order, one after another."""
     texts = page_texts()
     order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
-    ids = lm.required_tokenizer("\n\n".join(texts[index] for index in order), return_tensors="pt")["input_ids"][0]
+    return "\n\n".join(texts[index] for index in order)
+
+
+def windows_of(lm: LoadedModel, seed: int, count: int, length: int) -> Int[Tensor, "windows length"]:
+    """The page in the seed's order as windows that do not overlap."""
+    ids = lm.required_tokenizer(page_in_order(seed), return_tensors="pt", verbose=False)["input_ids"][0]
     assert ids.numel() >= count * length, f"the page has {ids.numel():,} tokens"
     return ids[: count * length].view(count, length)
 

@@ -8,8 +8,9 @@ and depths.
 
 Two variants: "code", as Wu et al.'s program counts, adds each time, so that a token written twice counts twice (a score
 may exceed 1); "paper" counts each place of the needle once. Chance (`uniform`): a head that may look at any visible key
-alike. Differences to their program: the needle is the whole answer, it is put in at a token and not at a full stop,
-words are not stemmed, and the answer ends with the model's own end token or after `generate` tokens, not at a line end.
+alike. Differences to their program: the needle is the whole answer (what leads to it in the text is
+`lead`), it is put in at a token and not at a full stop, words are not stemmed, and the answer ends with the model's own
+end token or after `generate` tokens, not at a line end.
 
 The top key of a row needs its scores alone, no map and no softmax: the tap hands over q and k of each step.
 Cost: one generation a trial. Source: Wu et al. 2024, "Retrieval head mechanistically explains long-context factuality".
@@ -109,6 +110,7 @@ def retrieval_scores(
     generate: int | None = None,
     variant: Variant = "code",
     min_recall: float = MIN_RECALL,
+    lead: str = "",
 ) -> RetrievalScores:
     """How much each head of a causal language model retrieves.
 
@@ -123,6 +125,7 @@ def retrieval_scores(
     - `generate`: how many tokens an answer may have; None: 8 more than the needle has.
     - `variant`: how looks are counted: "code", or "paper" (each token of the needle once).
     - `min_recall`: the share of the needle's words (0 to 1) that an answer must exceed to count.
+    - `lead`: stands right before the needle, and is no part of it: "\\nThe pass key is".
 
     Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
     """
@@ -140,7 +143,7 @@ def retrieval_scores(
         )
     if lm.tokenizer is None:
         raise ModelError(f"{lm.name} has no tokenizer, so it cannot be asked anything: load it with tokenizer=.")
-    parts = _Parts.of(lm, contexts, needle, question)
+    parts = _Parts.of(lm, contexts, needle, question, lead)
     count = len(parts.needle) + SPARE_TOKENS if generate is None else generate
     parts.require(lm, lengths, count)
     trials: list[Trial] = []
@@ -248,15 +251,16 @@ class _Parts(NamedTuple):
     context: list[int]
     needle: list[int]
     question: list[int]
+    lead: list[int]
 
     @staticmethod
-    def of(lm: LoadedModel, contexts: str | Sequence[str], needle: str, question: str) -> _Parts:
+    def of(lm: LoadedModel, contexts: str | Sequence[str], needle: str, question: str, lead: str) -> _Parts:
         context = contexts if isinstance(contexts, str) else "\n".join(contexts)
         parts: list[list[int]] = []
-        for name, text in (("contexts", context), ("needle", needle), ("question", question)):
-            encoded = lm.required_tokenizer(text, add_special_tokens=False, verbose=False)
+        for name, text in (("contexts", context), ("needle", needle), ("question", question), ("lead", lead)):
+            encoded = lm.required_tokenizer(text, add_special_tokens=False, verbose=False) if text else {}
             ids: list[int] = encoded["input_ids"] if text.strip() else []
-            if not ids:
+            if not ids and (text or name != "lead"):
                 raise TextError(f"{name} {text[:40]!r} has no token: give at least one word.")
             parts.append(list(ids))
         return _Parts(list(added_around(lm.required_tokenizer)[0]), *parts)
@@ -268,7 +272,8 @@ class _Parts(NamedTuple):
             raise TextError(
                 f"a length of {longest} tokens was asked for, but contexts has {len(self.context)}: give more text."
             )
-        num_tokens = longest + len(self.start) + len(self.needle) + len(self.question) + count
+        added = (self.start, self.lead, self.needle, self.question)
+        num_tokens = longest + sum(map(len, added)) + count
         if lm.max_positions is not None and num_tokens > lm.max_positions:
             room = lm.max_positions - (num_tokens - longest)
             raise TextError(
@@ -279,7 +284,7 @@ class _Parts(NamedTuple):
     def prompt(self, length: int, depth: float) -> tuple[Int[Tensor, "p"], int]:
         """The ids, and where the needle begins in them."""
         position = round(depth * length)
-        before = self.start + self.context[:position]
+        before = self.start + self.context[:position] + self.lead
         return torch.tensor([*before, *self.needle, *self.context[position:length], *self.question], device="cpu"), len(
             before
         )
