@@ -55,7 +55,7 @@ def run(task: Task) -> Result:
     apart = copies_apart(lm, windows_of(lm, 0, 1, sizes.length))
     below, above = halves(lm.model, len(lm.spec.sites) - sizes.layers)
     by_seed = [measured(lm, below, above, sizes, seed, task) for seed in range(task.seeds)]
-    return Result(rows_of(by_seed, apart), chart(by_seed), notes_of(by_seed, sizes))
+    return Result(rows_of(by_seed, apart), chart(by_seed), notes_of(by_seed, sizes, apart))
 
 
 # ------------------------------------------------------------------------------------------------------ copies of heads
@@ -79,7 +79,7 @@ def with_copies(model: Any) -> Any:
 
 def copies_apart(lm: LoadedModel, ids: Int[Tensor, "windows n"]) -> dict[str, float]:
     """The largest difference of a logit, as a share of the largest logit: of the multi-head model, and of the model
-    that `convert_to_gqa` makes of it again. `found`: the share of layers whose copies it put together."""
+    that `convert_to_gqa` makes of it again. `found`: the share of layers in which it put copies together."""
     mha = with_copies(lm.model)
     count = lm.spec.sites[0].num_kv_heads
     again = convert_to_gqa(load(mha, tokenizer=False), count)
@@ -143,7 +143,7 @@ def pooled(
         return reduce(by_head, "g d m -> d m", "mean")
     if pooling == "first":
         return by_head[0]
-    drawn = torch.randn(by_head[0].shape, generator=generator).to(weight)
+    drawn = torch.randn(by_head[0].shape, generator=generator, device="cpu").to(weight)
     return drawn * by_head.square().mean().sqrt()
 
 
@@ -168,14 +168,14 @@ def measured(
     out: dict[str, dict[str, float]] = {}
     for pooling in (WHOLE_MODEL, *POOLINGS):
         name = f"{pooling}-{seed}"
-        run = Run(
+        training = Run(
             name, Converted(above, pooling, seed), settings, batch, loss_of,
             lambda model, _: {"held_out_loss": float(loss_of(model, held_out))},
         )  # fmt: skip
         tell = None if task.progress is None else task.progress(name)
         checkpoint = task.folder / "training" / f"{name}.pt"
         checkpoint.parent.mkdir(exist_ok=True)
-        taken = train(run, checkpoint, device=lm.device, progress=tell).history.taken("held_out_loss")[1]
+        taken = train(training, checkpoint, device=lm.device, progress=tell).history.taken("held_out_loss")[1]
         out[pooling] = {"before": taken[0], "after": taken[-1]}
     return out
 
@@ -224,12 +224,13 @@ def rows_of(by_seed: Sequence[Mapping[str, Any]], apart: Mapping[str, float]) ->
 WORDS = {"mean": "the mean", "first": "the first", "random": "new"}
 
 
-def notes_of(by_seed: Sequence[Mapping[str, Any]], sizes: Sizes) -> tuple[str, ...]:
+def notes_of(by_seed: Sequence[Mapping[str, Any]], sizes: Sizes, apart: Mapping[str, float]) -> tuple[str, ...]:
     levels = "; ".join(f"{one[WHOLE_MODEL]['before']:.3f} and {one[WHOLE_MODEL]['after']:.3f}" for one in by_seed)
     tokens = sizes.steps * sizes.batch * sizes.length
     return (
         f"Nats a token of the model with all of its key/value heads, before and after the same {sizes.steps} steps "
-        f"({tokens:,} tokens), seed by seed: {levels}.",
+        f"({tokens:,} tokens), seed by seed: {levels}. `convert_to_gqa` put the copies of a head together again in "
+        f"{apart['found']:.0%} of the layers.",
     )
 
 
