@@ -194,7 +194,7 @@ def test_free_heads_and_rises_are_those_counted_point_by_point(fresh):
 def test_a_cache_of_generate_holds_each_head_its_positions(lm, fresh):
     flags = (torch.rand(4, 2, generator=fresh) > 0.5).tolist()
     flags[0] = [True, False]  # never all, never none
-    layers = tuple(SplitLayer(8, 2, 32, 32, (0.0, 0.0), tuple(kept)) for kept in flags)
+    layers = tuple(SplitLayer(8, 2, 32, 32, tuple(kept), (0.0, 0.0)) for kept in flags)
     split = HeadSplit(lm.name, "", "", layers, 2, 5, "hand", "none", "none")
     held = xiao_duo.held(lm, split, drawn(lm, fresh, 1, 11)[0], 3)
     positions = 11 + 3 - 1
@@ -204,7 +204,7 @@ def test_a_cache_of_generate_holds_each_head_its_positions(lm, fresh):
 
 
 def test_rows_of_a_split_are_its_evidence():
-    layers = (SplitLayer(2, 2, 4, 4, (0.3, 0.05), (True, False)), SplitLayer(2, 2, 4, 4, (0.0, 0.2), (False, True)))
+    layers = (SplitLayer(2, 2, 4, 4, (True, False), (0.3, 0.05)), SplitLayer(2, 2, 4, 4, (False, True), (0.0, 0.2)))
     evidence = {
         "loss": {"before": 4.0, "change": 0.1, "random": [0.3, 0.4]},
         "recall": {"before": 0.8, "after": 0.6, "random": [-0.8, -0.4]},
