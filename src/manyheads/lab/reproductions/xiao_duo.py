@@ -58,7 +58,7 @@ def numbers_of(split: HeadSplit) -> dict[str, Any]:
     loss, recall, cache = (split.evidence[name] for name in ("loss", "recall", "cache"))
     table = split.to_pandas().sort_values("score", ascending=False)
     return {
-        "heads": {row.query_heads: row.score for row in table.head(5).itertuples()},
+        "heads": dict(zip(table.query_heads[:5].tolist(), table.score[:5].tolist(), strict=True)),
         "retrieving": float((table.score > 0.1).mean()),
         "least_kept": float(table.score[table.keeps_everything].min()),
         "recall": {
@@ -75,8 +75,9 @@ def numbers_of(split: HeadSplit) -> dict[str, Any]:
 
 def held(lm: LoadedModel, split: HeadSplit, prompt: Int[Tensor, "n"], count: int) -> dict[str, Any]:
     """What the cache of stock `generate` holds behind a prompt and `count` tokens: bytes, and what all heads' would."""
+    model: Any = lm.model
     with streaming(lm, split):
-        written = lm.model.generate(
+        written = model.generate(
             prompt[None].to(lm.device), max_new_tokens=count, min_new_tokens=count, do_sample=False,
             return_dict_in_generate=True,
         )  # fmt: skip
