@@ -14,11 +14,12 @@ import re
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from manyheads.lab.reproductions import REPRODUCTIONS, markdown
-from manyheads.lab.reproductions.reproduction import COMES_OUT, FAILS, UNDECIDED
+from manyheads.lab.reproductions.reproduction import COMES_OUT, FAILS, UNDECIDED, each_words, mean_words
 
 ROOT = Path(__file__).parents[1]
 RESULTS, IMAGES = ROOT / "docs" / "reproduced", ROOT / "docs" / "images" / "reproduce"
@@ -27,7 +28,13 @@ OPENING = """\
 <!-- made by `python docs/reproduced.py` from docs/reproduced, held to it by a test -->
 # What published numbers say, and what ours say
 
-A paper reports a number of a large model. What does a small one, which anybody can train in minutes, show of it?
+A paper reports a number of a large model. What does a small one, which anybody can train in minutes, show of it? And a
+pretrained one of 135 million parameters, `smollm2`, on prose?
+
+{table}
+
+A number is the mean over seeds with its 95 % interval, and beside it is the verdict of its claim. All rows of every
+result stand below.
 
 <!-- not run: trains for minutes -->
 ```sh
@@ -44,6 +51,60 @@ mean over seeds (Student's t) lies within them, **does not come out** where all 
 else: three seeds make wide intervals. What is exact, as a count in a file, has no interval. No verdict says that a
 paper is right or wrong: small models are other things, and each part says what is not comparable.
 """
+
+
+class Shown(NamedTuple):
+    """A row of a result that the first table shows. `stem`: the result's file; `unit`: words behind the number."""
+
+    stem: str
+    quantity: str
+    unit: str = ""
+
+
+FIRST: dict[str, tuple[Shown | None, Shown | None]] = {
+    "heads that park on the first token": (
+        Shown("gu-sinks", "sinks on the first token, softmax, fixed first token"),
+        Shown("gu-real", "sinks on the first token, prose"),
+    ),
+    "induction heads carry what a model learns from its context": (
+        Shown("olsson-phase", "in-context score, two layers over one, nats", "nats, two layers over one"),
+        Shown("olsson-induction", "... how much it weakens without induction heads", "nats weaker without them"),
+    ),
+    "heads link the words of a relation better than position does": (
+        None,
+        Shown("clark-syntax.en_ewt-ud-dev", "smollm2: relations", "of the relations"),
+    ),
+    "heads that go for free, least important first": (
+        Shown("michel-curve", "heads that go for free, decoders trained here"),
+        Shown("michel-real", "heads that go for free"),
+    ),
+    "specialised heads are the last that gates close": (
+        Shown("voita-gates", "a specialised head outlives another one", "(chance: 0.5)"),
+        None,
+    ),
+    "heads that retrieve": (
+        Shown("wu-masking", "heads with a retrieval score above 0.1"),
+        Shown("wu-scores.llama-2-7b-80k", "heads of llama-2-7b-80k", "of Llama-2-7B-80K, from a published file"),
+    ),
+    "half of the key/value heads stream: pass keys still found": (
+        None,
+        Shown("xiao-duo", "... of those that all heads write"),
+    ),
+    "one key/value head from several: their mean beats the first": (
+        Shown("gqa-uptrain", "MQA: mean less first, nats a byte", "nats a byte"),
+        Shown("ainslie-uptrain", "after uptraining: mean less first", "nats a token"),
+    ),
+    "at too high a learning rate attention entropy falls to 0": (
+        Shown("zhai-collapse", "entropy of the layer with most, high rate, nats", "nats"),
+        None,
+    ),
+    "QK-clip costs no loss": (
+        Shown("kimi-clip", "loss with QK-clip over Muon alone, nats", "nats"),
+        None,
+    ),
+}
+"""What the first table shows: a small model's row and a real one's. None: there is no such reproduction."""
+
 SEEDS = re.compile(r"^\|(.*?)\|(.*?)\|(.*?)\|(.*?)\|", re.MULTILINE)
 """A row of a table as far as its mean."""
 
@@ -90,6 +151,28 @@ def documents() -> dict[str, dict[str, Any]]:
     return dict(sorted(read.items(), key=lambda item: order.index(item[1]["name"])))
 
 
+def first_table(results: Mapping[str, dict[str, Any]]) -> str:
+    """Result, small model, real model, paper. Errors: KeyError for a row that its result does not have."""
+    lines = ["| result | a small model | a real model | the paper |", "|---|---|---|---|"]
+    for words, models in FIRST.items():
+        cells, papers = list[str](), list[str]()
+        for shown in models:
+            document = None if shown is None else results.get(shown.stem)
+            if shown is None or document is None:
+                cells.append("–" if shown is None else "no whole run yet")
+                continue
+            rows = [row for row in document["rows"] if row["quantity"].startswith(shown.quantity)]
+            if not rows:
+                raise KeyError(f"{shown.stem} has no row {shown.quantity!r}: mend FIRST")
+            number = mean_words(rows[0]) or each_words(rows[0])
+            cells.append(" ".join(filter(None, (number, shown.unit, f"**{rows[0]['verdict']}**"))))
+            papers.append(rows[0]["paper"])
+        name = next(shown for shown in models if shown is not None).stem.split(".")[0]
+        source = REPRODUCTIONS[name].meaning.partition(":")[0]
+        lines.append(f"| {words} | {' | '.join(cells)} | {': '.join(filter(None, (source, '; '.join(papers[-1:]))))} |")
+    return "\n".join(lines)
+
+
 def page() -> str:
     """The opening, a row for each result, and the results."""
     rows, parts, results = ["| command | the paper reports | its claims, here |", "|---|---|---|"], [], documents()
@@ -101,7 +184,7 @@ def page() -> str:
     made = {document["name"] for document in results.values()}
     if missing := [f"`{name}`" for name in REPRODUCTIONS if name not in made]:
         rows += ["", f"There is no whole run yet of {', '.join(missing)}."]
-    return "\n".join([OPENING, *rows, "", *parts, COMPARED])
+    return "\n".join([OPENING.format(table=first_table(results)), *rows, "", *parts, COMPARED])
 
 
 def _part(document: dict[str, Any], figure: str) -> str:

@@ -10,18 +10,24 @@ import torch
 import torch.nn.functional as F
 
 import manyheads as mh
-from manyheads.errors import TextError
+from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
+from manyheads.interventions import Curve, removal_curve
 from manyheads.lab.reproductions import (
+    ainslie_uptrain,
     clark_syntax,
     gu_real,
+    michel_curve,
+    michel_real,
     olsson_induction,
     prose,
     reproduce,
     wang_ioi,
     wu_retrieval,
+    xiao_duo,
 )
 from manyheads.lab.reproductions.reproduction import Task
+from manyheads.long_context import HeadSplit, SplitLayer
 from manyheads.roles.probes import RetrievalScores
 from manyheads.roles.probes.retrieval import Trial
 from manyheads.statistics import HeadTable
@@ -137,6 +143,158 @@ def test_a_file_without_annotations_is_refused_before_anything_is_made(tmp_path)
         TextError, "no annotated sentence", reproduce, "clark-syntax", tmp_path / "out", file=tmp_path / "plain.txt"
     )
     assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------------------------------------------------- michel-real
+
+
+def test_a_curve_has_the_counts_and_random_orders_that_it_is_told(lm, fresh):
+    texts = [{"input_ids": drawn(lm, fresh, 1, 7)} for _ in range(4)]
+    counts, seed = (0, 3, 11), int(torch.randint(1000, (), generator=fresh))
+    curve, other = (
+        removal_curve(lm, texts, "gradient", metric="loss", counts=counts, random=2, seed=seed + more, progress=False)
+        for more in (0, 1)
+    )
+    ids = torch.cat([text["input_ids"] for text in texts[1::2]])
+    before = prose.losses_without(lm, ids)
+    assert curve.before == pytest.approx(float(before.mean()), rel=1e-5)
+    for count, change in zip(counts, curve.ranked, strict=True):
+        without = prose.losses_without(lm, ids, curve.order[:count])
+        assert change == pytest.approx(float((without - before).mean()), abs=1e-5)
+    assert curve.random.shape == (2, 3) and (curve.random[:, 0] == 0).all()
+    assert np.array_equal(curve.ranked, other.ranked) and not np.allclose(curve.random, other.random)
+    for wrong in ((0,), (1, 2), (0, 3, 3), (0, 99)):
+        refuses(HeadError, "rising numbers of heads", removal_curve, lm, texts, counts=wrong)
+
+
+def random_curve(fresh, counts, heads):
+    """A curve whose points are random, from 0 on."""
+    points = torch.rand(4, len(counts), generator=fresh).double().numpy()
+    points[:, 0] = 0
+    order = tuple(Head("", index // 5, index % 5) for index in range(heads))
+    ranked = points[0]
+    return Curve("a model", "loss", "nats a token", 3.0, counts, ranked, ranked, ranked, points[1:], order, {})
+
+
+def test_free_heads_and_rises_are_those_counted_point_by_point(fresh):
+    counts, heads = (0, 2, 4, 10, 13), 20
+    curve, limit = random_curve(fresh, counts, heads), float(torch.rand((), generator=fresh))
+    free = []
+    for line in (curve.ranked, *curve.random):
+        fitting = [count for place, count in enumerate(counts) if (line[: place + 1] <= limit).all()]
+        free.append(max(fitting) / heads)
+    shares = michel_curve.free_shares(curve, limit)
+    assert shares["free"] == pytest.approx(free[0])
+    assert shares["more_than_random"] == pytest.approx(free[0] - sum(free[1:]) / 3)
+    for share, place in ((0.1, 1), (0.2, 2), (0.5, 3)):
+        ranked, random = michel_real.rises(curve.to_dict(), share)
+        assert ranked == curve.ranked[place]
+        assert random == pytest.approx(sum(line[place] for line in curve.random) / 3)
+    rows = michel_real.rows_of([{"curve": curve.to_dict(), **shares}])
+    assert rows[-1].values[0] == pytest.approx(sum(line[3] for line in curve.random) / 3 - curve.ranked[3])
+
+
+# ------------------------------------------------------------------------------------------------------------- xiao-duo
+
+
+def test_a_cache_of_generate_holds_each_head_its_positions(lm, fresh):
+    flags = (torch.rand(4, 2, generator=fresh) > 0.5).tolist()
+    flags[0] = [True, False]  # never all, never none
+    layers = tuple(SplitLayer(8, 2, 32, 32, tuple(kept), (0.0, 0.0)) for kept in flags)
+    split = HeadSplit(lm.name, "", "", layers, 2, 5, "hand", "none", "none")
+    held = xiao_duo.held(lm, split, drawn(lm, fresh, 1, 11)[0], 3)
+    positions = 11 + 3 - 1
+    kept = sum(positions if keeps else 7 for layer in flags for keeps in layer)
+    assert held["positions"] == positions and held["apart"] == 0
+    assert held["held"] == pytest.approx(kept / (8 * positions))
+
+
+def test_rows_of_a_split_are_its_evidence():
+    layers = (SplitLayer(2, 2, 4, 4, (True, False), (0.3, 0.05)), SplitLayer(2, 2, 4, 4, (False, True), (0.0, 0.2)))
+    evidence = {
+        "loss": {"before": 4.0, "change": 0.1, "random": [0.3, 0.4]},
+        "recall": {"before": 0.8, "after": 0.6, "random": [-0.8, -0.4]},
+        "cache": {"context": 90, "split": 30, "whole": 120},
+        "generation": {"after": 0.5},
+    }
+    split = HeadSplit("m", "", "", layers, 2, 5, "needle", "share", "none", evidence)
+    numbers = xiao_duo.numbers_of(split) | {"positions": 20, "held": 0.4, "apart": 0}
+    values = [row.values[0] for row in xiao_duo.rows_of([numbers])]
+    assert values == pytest.approx([0.8, 0.6, 0.75, 0.4, 0.025, 0.25, 0.5, 0.25, 0.4, 0.0])
+    assert numbers["retrieving"] == 0.5 and numbers["least_kept"] == 0.2 and numbers["heads"]["L0H0"] == 0.3
+
+
+# ------------------------------------------------------------------------------------------------------ ainslie-uptrain
+
+
+def test_layers_below_and_above_are_the_model_and_copies_are_the_same_function(lm, fresh):
+    ids = drawn(lm, fresh, 2, 9)
+    below, above = ainslie_uptrain.halves(lm.model, 3)
+    mha = ainslie_uptrain.with_copies(lm.model)
+    with torch.no_grad():
+        logits = lm.model(ids).logits
+        stream = below(input_ids=ids, use_cache=False).last_hidden_state
+        whole = ainslie_uptrain.Converted(above, "all", 0)(stream)
+        copied = mha(ids).logits
+    assert mha.config.num_key_value_heads == 8 and mha.model.layers[0].self_attn.k_proj.weight.shape[0] == 256
+    torch.testing.assert_close(whole, logits)
+    torch.testing.assert_close(copied, logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_converted_layer_has_one_head_for_all_and_trains_it(lm, fresh):
+    """The oracle: the stock model whose weights hold the one head twice."""
+    ids = drawn(lm, fresh, 2, 9)
+    below, above = ainslie_uptrain.halves(lm.model, 2)
+    with torch.no_grad():
+        stream = below(input_ids=ids, use_cache=False).last_hidden_state
+    by_hand = mh.load("tiny-code").model
+    for pooling in ("mean", "first"):
+        with torch.no_grad():
+            for place in (2, 3):
+                for name in ("k_proj", "v_proj"):
+                    own = lm.model.model.layers[place].self_attn.get_submodule(name).weight
+                    one = own[:32] if pooling == "first" else (own[:32] + own[32:]) / 2
+                    by_hand.model.layers[place].self_attn.get_submodule(name).weight.copy_(torch.cat([one, one]))
+        converted = ainslie_uptrain.Converted(above, pooling, 0)
+        torch.testing.assert_close(converted(stream), by_hand(ids).logits, rtol=1e-4, atol=1e-4)
+        loss = ainslie_uptrain.loss_of(converted, {"stream": stream, "ids": ids})
+        logits = by_hand(ids).logits
+        expected = F.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:])
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+        loss.backward()
+        expected.backward()
+        key = converted.weights["model/layers/1/self_attn/k_proj/weight"].grad
+        twice = by_hand.model.layers[3].self_attn.k_proj.weight.grad
+        torch.testing.assert_close(key, twice[:32] + twice[32:], rtol=1e-3, atol=1e-5)
+        by_hand.zero_grad()
+    assert all(weight.grad is None for weight in above.parameters())
+
+
+def test_new_heads_are_as_large_as_those_that_they_replace(fresh):
+    weight = 0.3 * torch.randn(12, 500, generator=fresh)
+    drawn = ainslie_uptrain.pooled(weight, 3, "random", torch.Generator().manual_seed(4))
+    assert drawn.shape == (4, 500)
+    assert float(drawn.std()) == pytest.approx(float(weight.square().mean().sqrt()), rel=0.15)
+    assert not torch.isclose(drawn, weight[:4]).any(0).all()
+
+
+def test_what_is_won_back_is_counted_beside_the_model_trained_the_same_way():
+    one = {
+        "all": {"before": 3.0, "after": 2.9},
+        "mean": {"before": 3.4, "after": 3.0},
+        "first": {"before": 3.8, "after": 3.3},
+        "random": {"before": 7.0, "after": 4.9},
+    }
+    rows = ainslie_uptrain.rows_of([one], {"copies": 2e-6, "again": 3e-6, "found": 1.0})
+    values = [row.values[0] for row in rows]
+    mean, first, new = [0.4, 0.1, 0.75], [0.8, 0.4, 0.5], [4.0, 2.0, 0.5]
+    assert values == pytest.approx([2e-6, 3e-6, *mean, *first, *new, -0.3, -1.6])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["michel-real", "xiao-duo", "ainslie-uptrain"])
+def test_a_dear_trial_on_a_small_model_has_a_row_for_each_claim(name, tmp_path, monkeypatch, lm):
+    test_a_trial_on_a_small_model_has_a_row_for_each_claim(name, tmp_path, monkeypatch, lm)
 
 
 @pytest.mark.parametrize("name", ["olsson-induction", "gu-real"])

@@ -17,7 +17,7 @@ from numpy import ndarray
 
 from manyheads.base import Json, brief
 from manyheads.edits import MetricLike, Runner, choose_metric, plan_edits
-from manyheads.errors import TextError
+from manyheads.errors import HeadError, TextError
 from manyheads.heads import Head
 from manyheads.inputs import read
 from manyheads.interventions.effects.importance import Estimator, importance
@@ -35,12 +35,14 @@ ORDERS = 3  # random ones
 class Curve(Shown, Plotted):
     """`ranked[i]` is the mean change with `counts[i]` heads removed by importance, `low` and `high` its interval.
 
-    `random[r, i]` is the same in random orders. A positive change is for the worse.
+    `random[r, i]` is the same in random orders. A positive change is for the worse. `before`: the metric with all heads,
+    None of a metric that compares with the unedited model.
     """
 
     model: str
     metric: str
     unit: str
+    before: float | None
     counts: tuple[int, ...]
     ranked: Float64[ndarray, "point"]
     low: Float64[ndarray, "point"]
@@ -55,6 +57,7 @@ class Curve(Shown, Plotted):
             "model": self.model,
             "metric": self.metric,
             "unit": self.unit,
+            "before": self.before,
             "counts": list(self.counts),
             "ranked": self.ranked.tolist(),
             "low": None if np.isnan(self.low).any() else self.low.tolist(),  # under 5 texts there is none
@@ -76,6 +79,9 @@ def removal_curve(
     *,
     metric: MetricLike = "auto",
     kind: AblationKind = "zero",
+    counts: Sequence[int] | None = None,
+    random: int = ORDERS,
+    seed: int = 0,
     progress: ShowProgress = None,
 ) -> Curve:
     """The curve on every second text, by an importance that was measured on the remaining ones.
@@ -85,26 +91,35 @@ def removal_curve(
     - `estimator`: how importance is measured, as in `importance`.
     - `metric`: as in `effect`.
     - `kind`: how heads are taken away, as in `Ablate`.
+    - `counts`: how many heads are removed at each point, from 0 on; None: 13 points from no head to all of them.
+    - `random`: how many random orders.
+    - `seed`: draws them.
     - `progress`: called with how many batches of the other texts are read, and of how many.
 
-    Cost: `importance` on half of the texts, and `(1 + ORDERS) * POINTS` forward passes over the other half.
-    Errors: TextError for fewer than two texts; those of `importance`.
+    Cost: `importance` on half of the texts, and `1 + random` forward passes a point over the other half.
+    Errors: TextError for fewer than two texts; HeadError for counts that are not 0 and then more and more, up to all
+    heads; those of `importance`.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if isinstance(texts, str) or len(texts) < 2:
         raise TextError("a curve needs at least two texts: one half chooses the heads, the other shows what is lost.")
     heads = lm.spec.heads.heads
-    counts = tuple(sorted({round(count) for count in np.linspace(0, len(heads), POINTS)}))
+    if counts is None:
+        counts = sorted({round(count) for count in np.linspace(0, len(heads), POINTS)})
+    counts = tuple(counts)
+    if len(counts) < 2 or counts[0] or list(counts) != sorted(set(counts)) or counts[-1] > len(heads):
+        raise HeadError(f"{counts=}: give 0 and then rising numbers of heads, up to the {len(heads)} of {lm.name}.")
     ranked = importance(lm, texts[::2], estimator, metric=metric, kind=kind)
     chosen, _ = choose_metric(lm, metric)
     reading = read(lm, texts[1::2])
-    generator = np.random.Generator(np.random.PCG64(0))
-    shuffled = (tuple(heads[index] for index in generator.permutation(len(heads))) for _ in range(ORDERS))
+    generator = np.random.Generator(np.random.PCG64(seed))
+    shuffled = (tuple(heads[index] for index in generator.permutation(len(heads))) for _ in range(random))
     orders = [ranked.ranking(), *shuffled]
     plans = [Plan(Ablate(order[:count], kind=kind)) for order in orders for count in counts[1:]]
     # "mean" and "resample" ablation take their values from the half that chose the heads, never from the other.
     runner = Runner.of(lm, plan_edits(lm, plans, texts[::2]), chosen, share=False)
-    removed = runner.over(tuple(reading.batches()), progress).changes.T.numpy()  # [plan, text]
+    swept = runner.over(tuple(reading.batches()), progress)
+    removed = swept.changes.T.numpy()  # [plan, text]
     changes = np.zeros((len(orders), len(counts), reading.num_texts))  # with no head removed, exactly 0
     changes[:, 1:] = removed.reshape(len(orders), len(counts) - 1, -1)
     low, high = mean_interval(changes[0].T)
@@ -115,4 +130,7 @@ def removal_curve(
         "order": f"by {ranked.estimator} on {len(texts[::2])} texts",
         "curve": f"on {reading.num_texts} other texts, {reading.num_tokens:,} tokens; {kind} ablation",
     }
-    return Curve(lm.name, chosen.name, chosen.unit, counts, means[0], low, high, means[1:], ranked.ranking(), notes)
+    before = chosen.level(swept.before)
+    return Curve(
+        lm.name, chosen.name, chosen.unit, before, counts, means[0], low, high, means[1:], ranked.ranking(), notes
+    )

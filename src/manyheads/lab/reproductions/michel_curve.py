@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from manyheads.corpora import reading_of
-from manyheads.interventions import effect, importance, removal_curve
+from manyheads.interventions import Curve, importance, removal_curve
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
 from manyheads.lab.training.charts import Chart, Line, Panel
 from manyheads.lab.training.presets import gqa
@@ -22,7 +22,6 @@ from manyheads.lab.training.presets.gqa import read_data, scratch_run
 from manyheads.lab.training.presets.preset import AllTrained, Findings, Preset, Setup, Training, by_seed, live
 from manyheads.lab.training.runs import Run
 from manyheads.models import LoadedModel, load
-from manyheads.plan import Ablate, Plan
 
 NAME = "michel-curve"
 FREE = 0.01  # of the loss, or of the cosine: so much worse, at most, where heads go for free
@@ -65,24 +64,30 @@ def curve_of(lm: LoadedModel, texts: Sequence[Any]) -> dict[str, Any]:
     texts that leaves out 0; `better`, those of them without which it falls.
     """
     curve = removal_curve(lm, texts, "gradient")
-    before = effect(lm, Plan(Ablate(str(lm.spec.heads.heads[0]))), texts[1::2], metric=curve.metric, controls=0).before
-    limit = FREE if before is None else FREE * before
+    limit = FREE if curve.before is None else FREE * curve.before
     alone = importance(lm, texts, "ablation", metric=curve.metric)
     low, high = alone.interval
-    free = free_share(curve.counts, curve.ranked, limit)
     return {
         "curve": curve.to_dict(),
-        "before": before,
+        "before": curve.before,
         "limit": limit,
-        "free": free,
-        "more_than_random": free - float(np.mean([free_share(curve.counts, order, limit) for order in curve.random])),
+        **free_shares(curve, limit),
         "alone": float(((low > 0) | (high < 0)).mean()),
         "better": float((high < 0).mean()),
     }
 
 
+def free_shares(curve: Curve, limit: float) -> dict[str, float]:
+    """Which share of heads is free by importance, and how much larger it is than in random orders."""
+    free, *random = (
+        free_share(curve.counts, order, limit) * curve.counts[-1] / len(curve.order)
+        for order in (curve.ranked, *curve.random)
+    )
+    return {"free": free, "more_than_random": free - float(np.mean(random))}
+
+
 def free_share(counts: Sequence[int], changes: Sequence[float] | np.ndarray, limit: float) -> float:
-    """The largest share of heads up to which every point of a curve is at most `limit`. The last count is all heads."""
+    """The share of the last count up to which every point of a curve is at most `limit`."""
     free = 0
     for count, change in zip(counts, changes, strict=True):
         if change > limit:
@@ -142,28 +147,29 @@ def words_of(numbers: Mapping[str, Any]) -> str:
 
 def chart(numbers: Mapping[str, Any]) -> Chart:
     """Every curve over the share of heads removed."""
-
-    def lines(outcome: Mapping[str, Any], name: str, random: str) -> tuple[Line, ...]:
-        curve = outcome["curve"]
-        x = tuple(100 * count / curve["counts"][-1] for count in curve["counts"])
-        orders = np.asarray(curve["random"]).mean(0).tolist()
-        return Line(name, x, tuple(curve["ranked"])), Line(random, x, tuple(orders), bold=False)
-
     trained = [
         line
         for index, outcome in enumerate(numbers["trained"])
-        for line in lines(outcome, *(("by importance", "at random") if not index else ("", "")))
+        for line in curve_lines(outcome["curve"], named=not index)
     ]
     panels = [Panel("decoders trained here, a line a seed: rise of the loss, nats a byte", tuple(trained))]
     for name, outcome in numbers["bundled"].items():
         measured = "1 - cosine of the embedding" if outcome["before"] is None else "rise of the loss, nats a token"
-        panels.append(Panel(f"{name}: {measured}", lines(outcome, "by importance", "at random")))
+        panels.append(Panel(f"{name}: {measured}", curve_lines(outcome["curve"])))
     return Chart(
         "How many heads go for free",
         "heads set to zero, least important first by the gradient in a gate; grey: the mean of three random orders",
         tuple(panels),
         "heads removed, percent",
     )
+
+
+def curve_lines(curve: Mapping[str, Any], named: bool = True) -> tuple[Line, Line]:
+    """What a curve loses by importance, and in the mean of its random orders, over the percentage of heads removed."""
+    x = tuple(100 * count / len(curve["order"]) for count in curve["counts"])
+    random = tuple(np.mean(curve["random"], axis=0).tolist())
+    names = ("by importance", "at random") if named else ("", "")
+    return Line(names[0], x, tuple(curve["ranked"])), Line(names[1], x, random, bold=False)
 
 
 REPRODUCTION = Reproduction(
