@@ -35,8 +35,8 @@ ORDERS = 3  # random ones
 class Curve(Shown, Plotted):
     """`ranked[i]` is the mean change with `counts[i]` heads removed by importance, `low` and `high` its interval.
 
-    `random[r, i]` is the same in random orders. A positive change is for the worse. `before`: the metric with all heads,
-    None of a metric that compares with the unedited model.
+    `random[r, i]` is the same in random orders. A positive change is for the worse. `before`: the metric with all
+    heads, None of a metric that compares with the unedited model.
     """
 
     model: str

@@ -1,4 +1,4 @@
-// openapi.json sha256:2ef9584dd203a39618baaed481983842efff8e1e2c23df699818d75998269d09
+// openapi.json sha256:bd67aaca2b25804728fd9a4e4afcb7d0038b5f5e0097084a41ab156a19f5266a
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -2817,6 +2817,91 @@ export interface components {
             step: "scale";
         };
         /**
+         * Served
+         * @description What the page needs to divide a decoder over GPUs. `runs`: an index into `kinds`, and how many such layers follow
+         *     one another; `first`, `last`: what the first stage and the last have beside layers.
+         */
+        Served: {
+            /** Embed Dim */
+            embed_dim: number;
+            first: components["schemas"]["ServedOutside"];
+            /** Kinds */
+            kinds: components["schemas"]["ServedKind"][];
+            last: components["schemas"]["ServedOutside"];
+            /** Runs */
+            runs: [
+                number,
+                number
+            ][];
+            /** Vocab Size */
+            vocab_size: number;
+        };
+        /**
+         * ServedAttention
+         * @description The attention of a layer, where GPUs divide it: `width` numbers of a token are kept for each key/value head, or
+         *     in all (`latent`); `window` as the cache sheds what is past it; `scored`: widths of q and of v together.
+         */
+        ServedAttention: {
+            /** Chunked */
+            chunked: boolean;
+            /** Latent */
+            latent: boolean;
+            /** Num Heads */
+            num_heads: number;
+            /** Num Kv Heads */
+            num_kv_heads: number;
+            /** Scored */
+            scored: number;
+            /** Width */
+            width: number;
+            /** Window */
+            window: number | null;
+        };
+        /**
+         * ServedKind
+         * @description Equal layers, where GPUs divide each of them. `whole` parameters stand on every GPU; `divided` are pairs: a
+         *     matrix's parameters, and how often there is such a one; `per_kv_head` come with each key/value head. `forward`:
+         *     of each feed-forward, its matrices' numbers and how often a token goes through one; `beside` are numbers of a token
+         *     that stand beside these. `state`, `state32`: numbers kept for each text.
+         */
+        ServedKind: {
+            attention: components["schemas"]["ServedAttention"] | null;
+            /** Beside */
+            beside: number;
+            /** Divided */
+            divided: [
+                number,
+                number
+            ][];
+            /** Forward */
+            forward: [
+                number,
+                number
+            ][];
+            /** Per Kv Head */
+            per_kv_head: number;
+            /** State */
+            state: number;
+            /** State32 */
+            state32: number;
+            /** Whole */
+            whole: number;
+        };
+        /**
+         * ServedOutside
+         * @description Parameters of no layer: those that stand on every GPU, and of each matrix those that are divided, beside the
+         *     numbers of the table of words that another stage needs a copy of.
+         */
+        ServedOutside: {
+            /** Divided */
+            divided: [
+                number,
+                number
+            ][];
+            /** Whole */
+            whole: number;
+        };
+        /**
          * Shown
          * @description One value of a cell's result: rows of a matrix, perhaps its first ones; `shape` is that of the whole matrix.
          *
@@ -2946,7 +3031,8 @@ export interface components {
          *     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
          *     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
          *     latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
-         *     of the experts that a token does not go through.
+         *     of the experts that a token does not go through. `served`: how GPUs divide it; null for what is no decoder of one
+         *     stack, or cannot be told.
          */
         SizeShape: {
             /** Kinds */
@@ -2971,6 +3057,7 @@ export interface components {
             };
             /** Positions */
             positions: number | null;
+            served: components["schemas"]["Served"] | null;
             /** State */
             state: number;
             /** State32 */
