@@ -198,7 +198,9 @@ def simulated(
         if total and done * 10 // total > len(memory) - 1:
             memory.append(memory_bytes("VmRSS"))
 
-    how = {"every": 30.0, "deaths": 10**6, "progress": progress, "clock": cluster.clock, "sleep": cluster.sleep}
+    # A chunk here stands for several: an actor may be silent for as many times as long.
+    how = {"every": 30.0, "deaths": 10**6, "patience": in_one * Driver.patience,
+           "progress": progress, "clock": cluster.clock, "sleep": cluster.sleep}  # fmt: skip
     run = (FileDriver if by_file else Driver)(cluster, corpus, num_actors, **how)
     run.run()
     sums = run.total.sums
