@@ -199,7 +199,7 @@ def test_a_single_line_of_any_length_is_a_text(tmp_path):
 def test_the_reference_names_every_ending_and_the_codes_own_numbers():
     page = (Path(__file__).parents[2] / "docs/reference/corpora.md").read_text(encoding="utf-8")
     assert all(f"`{ending}`" in page for ending in sources.ENDINGS)
-    assert f"have {PASSAGE_WORDS} words together" in page
+    assert f"up to {PASSAGE_WORDS} words together" in page
     assert f"a file over {sources.WHOLE_BYTES >> 20} MB" in page
     assert str(PASSAGE_WORDS) in (open_corpus.__doc__ or "")
 

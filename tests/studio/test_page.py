@@ -215,7 +215,7 @@ def test_a_stored_run_says_its_unit_and_then_that_it_stands_out(page):
     page.reload()
     page.get_by_test_id("rail-experiment").click()
     words = page.get_by_test_id("experiment-entry").evaluate("entry => entry.textContent")
-    assert "+0.416 (1 - cosine) stands out" in words
+    assert "cosine with before 0.584 stands out" in words
 
 
 @pytest.mark.slow
