@@ -14,7 +14,7 @@ REPRODUCTIONS = listing(
     ("wang-ioi", "Wang et al. 2022: a circuit of few heads, each with its part, names the one who is given something",
      "minutes"),
     ("wu-retrieval", "Wu et al. 2024: few heads of a pretrained model fetch a needle, and without them it finds none",
-     "minutes"),
+     "15 minutes"),
     ("clark-syntax", "Clark et al. 2019: single heads link the words of a relation, in a causal model as in an encoder",
      "minutes; it reads a FILE"),
     ("olsson-phase", "Olsson et al. 2022: induction heads form in one short stretch, with two layers and not with one",
