@@ -225,9 +225,10 @@ class Watch:
         values[:, of_maximum] = np.where(counted, np.where(np.isnan(top), np.inf, top), np.nan)[:, of_maximum]
         how = sorted({reason for layer in layers.values() for reason in layer.because})
         because = "; ".join([self.because, *how])
-        self.last = WatchedStep(
-            self.done, tuple(sites.values()), self.chosen.names, values, counted, because, known_loss
-        )
+        last = WatchedStep(self.done, tuple(sites.values()), self.chosen.names, values, counted, because, known_loss)
+        if self.last is None:  # now the heads are known: a wrong name ends this before anything is written
+            last.select(self.options.log_heads)
+        self.last = last
         self.fresh = True
         if self.out is not None and own_rank() == 0:
             if self._history is None:  # not before: now the heads are known
