@@ -23,8 +23,7 @@ from typing import NamedTuple
 from manyheads.cards.evidence import TEXTS, Loss, Measured
 from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
-from manyheads.roles import Claim, HeadRole, failing
-from manyheads.roles.rules import NEAR
+from manyheads.roles import RULES, Claim, HeadRole, failing
 from manyheads.roles.words import UNLABELLED, figure
 from manyheads.statistics.defined import LOCAL
 
@@ -48,6 +47,7 @@ FOLLOWS = {
 }
 """What a role makes likely by itself, and is not said again beside it."""
 SOURCE = re.compile(r" \([^()]* et al\.\)")  # in a question, whose formula it goes by: the table has it
+(NEAR,) = (rule.saying for rule in RULES if rule.role == "local")
 BEHIND = f"the token itself and the {LOCAL} before it"
 """`NEAR` of a causal head, which sees nothing of the other way."""
 AMONG_WORDS = ("rarest word", "two rarest words")
