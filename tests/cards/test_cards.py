@@ -277,9 +277,9 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("previous token", 0.62, 0.05, "previous_mass"), [claim("local", 0.9, 0.2)],
          "Mostly looks at the token before (62.0% of its attention, 5.0% by chance)."),
         (role("induction", 0.31, 0.02, "induction_mass"), [], "Often looks at what followed an earlier copy (31.0% of "
-         "its attention, 2.0% by chance)."),
+         "its attention where there is one, 2.0% by chance)."),
         (role("induction", 0.12, 0.02, "induction_mass", 0.7), [], "Looks more than chance at what followed an earlier "
-         "copy (12.0% of its attention, 2.0% by chance; 70.0% of what does not go to a sink)."),
+         "copy (12.0% of its attention where there is one, 2.0% by chance; 70.0% of what does not go to a sink)."),
         (role("sink the first token", 0.9, 0.1, "sink_mass"), [claim("first token", 0.9, 0.1)],
          "Rests on the first token with 90.0% of its attention."),
         (role("broad", 2.4, 3.0, "entropy"), [], "Reads everything a little (80% of the largest entropy)."),

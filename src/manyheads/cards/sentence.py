@@ -52,6 +52,8 @@ BEHIND = f"the token itself and the {LOCAL} before it"
 """`NEAR` of a causal head, which sees nothing of the other way."""
 AMONG_WORDS = ("rarest word", "two rarest words")
 """Roles whose share is not of attention, nor of all tokens: special tokens may well get the most."""
+OF_COPIES = ("duplicate token", "induction")
+"""Roles whose share is of the attention of tokens that have a copy to look for: others are not counted."""
 OF_SINKS = ("sink", "first token", "separator")
 
 
@@ -106,11 +108,12 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
     if role.name.startswith("sink"):
         return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
     saying, chance = _near(measured, role.head, evidence.saying), figure(evidence.chance, "share")
+    whose = "its attention where there is one" if role.name in OF_COPIES else "its attention"
     if evidence.score >= OFTEN:
         often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
-        return Clause(f"{often} at {saying} ({share} of its attention, {chance} by chance)", fact)
+        return Clause(f"{often} at {saying} ({share} of {whose}, {chance} by chance)", fact)
     of_rest = f"; {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
-    return Clause(f"looks more than chance at {saying} ({share} of its attention, {chance} by chance{of_rest})", fact)
+    return Clause(f"looks more than chance at {saying} ({share} of {whose}, {chance} by chance{of_rest})", fact)
 
 
 def _nothing(measured: Measured, head: Head) -> str:
