@@ -252,11 +252,11 @@ def role(name, score, chance, statistic, given=None):
     return SimpleNamespace(name=name, head=Head("", 1, 2), evidence=evidence)
 
 
-def measured(label, claims=(), losses=None, probes=None):
+def measured(label, claims=(), losses=None, probes=None, causal=False):
     """What the sentence reads of `Measured`."""
     of_head = sorted((claim for claim in claims if claim.holds), key=lambda claim: -claim.distance)
     return SimpleNamespace(
-        lm=SimpleNamespace(name="some"),
+        lm=SimpleNamespace(name="some", spec=SimpleNamespace(site_of=lambda head: SimpleNamespace(causal=causal))),
         name="some",
         labels=SimpleNamespace(role_of=lambda head: label),
         roles=SimpleNamespace(of_head=lambda head: of_head, claims=[claims], head_place=lambda head: 0),
@@ -277,9 +277,9 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("previous token", 0.62, 0.05, "previous_mass"), [claim("local", 0.9, 0.2)],
          "Mostly looks at the token before (62.0% of its attention, 5.0% by chance)."),
         (role("induction", 0.31, 0.02, "induction_mass"), [], "Often looks at what followed an earlier copy (31.0% of "
-         "its attention, 2.0% by chance)."),
+         "its attention where there is one, 2.0% by chance)."),
         (role("induction", 0.12, 0.02, "induction_mass", 0.7), [], "Looks more than chance at what followed an earlier "
-         "copy (12.0% of its attention, 2.0% by chance; 70.0% of what does not go to a sink)."),
+         "copy (12.0% of its attention where there is one, 2.0% by chance; 70.0% of what does not go to a sink)."),
         (role("sink the first token", 0.9, 0.1, "sink_mass"), [claim("first token", 0.9, 0.1)],
          "Rests on the first token with 90.0% of its attention."),
         (role("broad", 2.4, 3.0, "entropy"), [], "Reads everything a little (80% of the largest entropy)."),
@@ -299,8 +299,8 @@ def claim(role, tested, chance, holds=True, asks="Which head looks at x?"):
         (role("broad", 2.7, 3.0, "entropy"),
          [claim("two rarest words", 0.5, 0.1, asks="Which head looks at rare words most of all (Voita et al.)?"),
           claim("rarest word", 0.4, 0.1, asks="Which head looks at the rarest word?")],
-         "Reads everything a little (90% of the largest entropy); looks at rare words most of all (50.0%, 10.0% by "
-         "chance)."),
+         "Reads everything a little (90% of the largest entropy); looks at rare words most of all (50.0% of the "
+         "tokens that look most at a word, 10.0% by chance)."),
         (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("sink", 0.5, 0.1), claim("first token", 0.5, 0.1)],
          "No one thing: 50.0% of its attention goes to a sink, and it is an answer to no question about words."),
         (role("unlabelled", 0.2, 0.1, "local_mass"), [claim("sink", 0.5, 0.1), claim("local", 0.3, 0.25)],
@@ -313,6 +313,18 @@ def test_sentence_is_chosen_by_rules_from_the_evidence(label, claims, sentence):
         clauses = clauses_of(measured(label, claims), label.head, None)
     assert sentence_of(clauses, "") == sentence
     assert all(clause.fact.command.startswith("manyheads ") for clause in clauses)
+
+
+def test_causal_head_looks_at_no_token_after_it():
+    near = claim("local", 0.6, 0.3, asks="Which head looks at tokens within 3 either way?")
+    local, punctuation = role("local", 0.6, 0.3, "local_mass"), role("punctuation", 0.4, 0.2, "punctuation_mass")
+    numbers = "60.0% of its attention, 30.0% by chance"
+    for causal, saying in ((False, "tokens within 3 either way"), (True, "the token itself and the 3 before it")):
+        with unchecked():
+            of_label = clauses_of(measured(local, causal=causal), local.head, None)
+            of_claim = clauses_of(measured(punctuation, [near], causal=causal), local.head, None)
+        assert sentence_of(of_label, "") == f"Mostly looks at {saying} ({numbers})."
+        assert f"; looks at {saying} (60.0%, 30.0% by chance)" in sentence_of(of_claim, "")
 
 
 @pytest.mark.parametrize(

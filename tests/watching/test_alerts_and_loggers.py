@@ -103,10 +103,9 @@ def test_a_run_of_a_tracker_is_a_logger_too_and_anything_else_is_refused(fresh, 
             PlanError, "^logger=.*give TensorBoard's SummaryWriter, the module wandb", mh.watch, model, logger=wrong
         )
     refuses(HeadError, "L3-H5", mh.watch, model, log_heads=["L3-H5"])
-    with mh.watch(model, log_heads=["L9H0"]) as seen:
+    with mh.watch(model, log_heads=["L9H0"]) as seen:  # without a logger, and without a question for its numbers
         model(ids_of(fresh, 2, 7))
-        seen.step()
-        refuses(HeadError, "L9", seen.latest)
+        refuses(HeadError, "L9", seen.step)
     assert not model._forward_hooks
 
 

@@ -23,8 +23,9 @@ from typing import NamedTuple
 from manyheads.cards.evidence import TEXTS, Loss, Measured
 from manyheads.cards.head_card import Fact, rounded
 from manyheads.heads import Head
-from manyheads.roles import Claim, HeadRole, failing
+from manyheads.roles import RULES, Claim, HeadRole, failing
 from manyheads.roles.words import UNLABELLED, figure
+from manyheads.statistics.defined import LOCAL
 
 BESIDES = 2  # clauses beside the label
 MIN_DISTANCE = 0.2  # of a further claim: a fifth of the way from chance to always
@@ -46,6 +47,13 @@ FOLLOWS = {
 }
 """What a role makes likely by itself, and is not said again beside it."""
 SOURCE = re.compile(r" \([^()]* et al\.\)")  # in a question, whose formula it goes by: the table has it
+(NEAR,) = (rule.saying for rule in RULES if rule.role == "local")
+BEHIND = f"the token itself and the {LOCAL} before it"
+"""`NEAR` of a causal head, which sees nothing of the other way."""
+AMONG_WORDS = ("rarest word", "two rarest words")
+"""Roles whose share is not of attention, nor of all tokens: special tokens may well get the most."""
+OF_COPIES = ("duplicate token", "induction")
+"""Roles whose share is of the attention of tokens that have a copy to look for: others are not counted."""
 OF_SINKS = ("sink", "first token", "separator")
 
 
@@ -99,12 +107,13 @@ def label_clause(measured: Measured, role: HeadRole, has_more: bool) -> Clause:
         return Clause(words, fact)
     if role.name.startswith("sink"):
         return Clause(f"rests on {role.name.removeprefix('sink ')} with {share} of its attention", fact)
-    saying, chance = evidence.saying, figure(evidence.chance, "share")
+    saying, chance = _near(measured, role.head, evidence.saying), figure(evidence.chance, "share")
+    whose = "its attention where there is one" if role.name in OF_COPIES else "its attention"
     if evidence.score >= OFTEN:
         often = "mostly looks" if evidence.score >= MOSTLY else "often looks"
-        return Clause(f"{often} at {saying} ({share} of its attention, {chance} by chance)", fact)
+        return Clause(f"{often} at {saying} ({share} of {whose}, {chance} by chance)", fact)
     of_rest = f"; {figure(evidence.given, 'share')} of what does not go to a sink" if evidence.given is not None else ""
-    return Clause(f"looks more than chance at {saying} ({share} of its attention, {chance} by chance{of_rest})", fact)
+    return Clause(f"looks more than chance at {saying} ({share} of {whose}, {chance} by chance{of_rest})", fact)
 
 
 def _nothing(measured: Measured, head: Head) -> str:
@@ -140,7 +149,7 @@ def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
     candidates = list[tuple[float, str, Clause]]()
     for claim in () if measured.roles is None else measured.roles.of_head(head):
         if claim.distance >= MIN_DISTANCE and claim.role not in OF_SINKS:
-            candidates.append((claim.distance, claim.role, claim_clause(claim, measured.name)))
+            candidates.append((claim.distance, claim.role, claim_clause(measured, head, claim)))
     for name, (words, kind) in REPEATS.items():
         probe = measured.probes.get(name)
         score = None if probe is None or probe.scores is None or head not in probe.scores.heads else probe.scores[head]
@@ -159,12 +168,18 @@ def _besides(measured: Measured, head: Head, label: str) -> Iterator[Clause]:
             yield clause
 
 
-def claim_clause(claim: Claim, model: str) -> Clause:
+def claim_clause(measured: Measured, head: Head, claim: Claim) -> Clause:
     """A claim that holds as a clause: its question without "Which head", and without a source."""
-    words = SOURCE.sub("", claim.asks.removeprefix("Which head ").removesuffix("?"))
-    numbers = f"{figure(claim.tested, 'share')}, {figure(claim.chance, 'share')} by chance"
-    fact = claim_fact(claim, command=f'manyheads roles --ask "{claim.role}" --top 270 --model {model}')
+    words = _near(measured, head, SOURCE.sub("", claim.asks.removeprefix("Which head ").removesuffix("?")))
+    of_rows = " of the tokens that look most at a word" if claim.role in AMONG_WORDS else ""
+    numbers = f"{figure(claim.tested, 'share')}{of_rows}, {figure(claim.chance, 'share')} by chance"
+    fact = claim_fact(claim, command=f'manyheads roles --ask "{claim.role}" --top 270 --model {measured.name}')
     return Clause(f"{words} ({numbers})", fact)
+
+
+def _near(measured: Measured, head: Head, words: str) -> str:
+    """These words; of a causal head without the other way, where it sees nothing."""
+    return words.replace(NEAR, BEHIND) if measured.lm.spec.site_of(head).causal else words
 
 
 def claim_fact(claim: Claim, command: str = "") -> Fact:

@@ -225,9 +225,10 @@ class Watch:
         values[:, of_maximum] = np.where(counted, np.where(np.isnan(top), np.inf, top), np.nan)[:, of_maximum]
         how = sorted({reason for layer in layers.values() for reason in layer.because})
         because = "; ".join([self.because, *how])
-        self.last = WatchedStep(
-            self.done, tuple(sites.values()), self.chosen.names, values, counted, because, known_loss
-        )
+        last = WatchedStep(self.done, tuple(sites.values()), self.chosen.names, values, counted, because, known_loss)
+        if self.last is None:  # now the heads are known: a wrong name ends this before anything is written
+            last.select(self.options.log_heads)
+        self.last = last
         self.fresh = True
         if self.out is not None and own_rank() == 0:
             if self._history is None:  # not before: now the heads are known
@@ -536,6 +537,7 @@ def watch(
     - `method`: the method whose calls are the training passes, of a module that is not called itself.
     - `logger`: TensorBoard's `SummaryWriter`, `wandb` or `trackio`: what `latest()` returns is logged by itself.
     - `log_heads`: heads that are logged one by one, too, as `heads/L3H5/entropy`: ["L3H5"], "L3H0-5".
+      Heads that there are not are a HeadError of the first watched step.
     - `pictures`: whether a histogram of all heads and a grid of them, a row a layer, are logged for each statistic.
     - `on_alert`: what to do where a head first crosses a limit: "stop" (`step()` raises AlertError), "clip" (hold max
       logits by `QKClip` from then on), "save" (the step's batch, as safetensors in `OUT.alerts/`), a function of the

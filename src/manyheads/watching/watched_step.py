@@ -92,16 +92,20 @@ class WatchedStep(PerHeadResult):
                 if name == "output_share":
                     dead = column < DEAD * even[members][counted]
                     out[f"heads/{place}dead_heads"] = float(dead.mean()) if known else np.nan
+        for head in self.select(heads):
+            row = self.head_place(head)
+            for index in np.flatnonzero(self.counted[row]).tolist():
+                out[f"heads/{head}/{self.names[index]}"] = float(self.values[row, index])
+        return out
+
+    def select(self, heads: HeadsLike) -> list[Head]:
+        """These heads, of those that were read; none of (). Errors: HeadError for heads that there are not."""
         shape: dict[str, list[int]] = {}  # stack -> heads of each layer: a layer that is not watched has none
         for site in self.sites:
             counts = shape.setdefault(site.stack, [])
             counts += [0] * (site.layer + 1 - len(counts))
             counts[site.layer] = max(counts[site.layer], site.num_heads)
-        for head in parse_heads(heads, shape) if written(heads) else ():
-            row = self.head_place(head)
-            for index in np.flatnonzero(self.counted[row]).tolist():
-                out[f"heads/{head}/{self.names[index]}"] = float(self.values[row, index])
-        return out
+        return list(parse_heads(heads, shape)) if written(heads) else []
 
     def to_pandas(self) -> pd.DataFrame:
         """Columns head, stack, layer, index, then the statistics."""
