@@ -23,7 +23,7 @@ FIELDS = {
     "number": "what came out: median and spread, with units; peers measured in the same run.",
     "verdict": "what follows: taken, refused, target met or missed and by how much.",
 }
-NEWEST = 25
+NEWEST = 15
 OPENING = f"""\
 <!-- made by `python docs/lab.py` from docs/lab.yaml, held to it by a test -->
 # Lab log

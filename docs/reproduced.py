@@ -84,7 +84,7 @@ FIRST: dict[str, tuple[Shown | None, Shown | None]] = {
     ),
     "heads that retrieve": (
         Shown("wu-masking", "heads with a retrieval score above 0.1"),
-        Shown("wu-scores.llama-2-7b-80k", "heads of llama-2-7b-80k", "of Llama-2-7B-80K, from a published file"),
+        Shown("wu-retrieval", "heads with a retrieval score above 0.1"),
     ),
     "half of the key/value heads stream: pass keys still found": (
         None,
@@ -104,6 +104,8 @@ FIRST: dict[str, tuple[Shown | None, Shown | None]] = {
     ),
 }
 """What the first table shows: a small model's row and a real one's. None: there is no such reproduction."""
+
+LONGEST_NOTE = 50  # words
 
 SEEDS = re.compile(r"^\|(.*?)\|(.*?)\|(.*?)\|(.*?)\|", re.MULTILINE)
 """A row of a table as far as its mean."""
@@ -180,16 +182,22 @@ def page() -> str:
         found = Counter(row["verdict"] for row in document["rows"])
         counts = ", ".join(f"{word}: {found[word]}" for word in (COMES_OUT, FAILS, UNDECIDED) if found[word])
         rows.append(f"| `{document['command']}` | {REPRODUCTIONS[document['name']].meaning} | {counts} |")
-        parts.append(_part(document, f"../images/reproduce/{stem}.svg"))
+        parts.append(_part(document, stem))
     made = {document["name"] for document in results.values()}
     if missing := [f"`{name}`" for name in REPRODUCTIONS if name not in made]:
         rows += ["", f"There is no whole run yet of {', '.join(missing)}."]
     return "\n".join([OPENING.format(table=first_table(results)), *rows, "", *parts, COMPARED])
 
 
-def _part(document: dict[str, Any], figure: str) -> str:
-    """A result in short: what `manyheads reproduce` writes into a folder, without what stands in the first table."""
-    whole = markdown(document, figure, level=2)
+def _part(document: dict[str, Any], stem: str) -> str:
+    """A result in short: what `manyheads reproduce` writes into a folder, without what stands in the first table.
+
+    Long notes say what each seed gave: the result's file has them.
+    """
+    notes = [note for note in document["notes"] if len(note.split()) <= LONGEST_NOTE]
+    if len(notes) < len(document["notes"]):
+        notes.append(f"What each seed gave: `docs/reproduced/{stem}.json`.")
+    whole = markdown(document | {"notes": notes}, f"../images/reproduce/{stem}.svg", level=2)
     left = ("**What it reports.**", "Made by `")
     parts = [part for part in whole.split("\n\n") if not part.startswith(left)]
     text = "\n\n".join(parts).strip() + "\n"

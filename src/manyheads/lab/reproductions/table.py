@@ -33,7 +33,7 @@ REPRODUCTIONS = listing(
     ("wu-masking", "Wu et al. 2024: without its retrieval heads a model retrieves nothing, without others it does",
      "6 minutes"),
     ("xiao-duo", "Xiao et al. 2024: half of the key/value heads keep everything, chosen on needles; the others stream",
-     "minutes"),
+     "6 minutes"),
     ("gqa-uptrain", "Ainslie et al. 2023: the mean of key/value heads is the best beginning for fewer of them",
      "3 minutes"),
     ("ainslie-uptrain", "Ainslie et al. 2023: key/value heads copied, merged and trained on in a pretrained model",
