@@ -41,7 +41,7 @@ from tests.models.tiny import tiny_bert, tiny_gpt2, tiny_llama, tiny_tokenizer
 from tests.robustness.file_targets import HUGE_HEADER, base, signed, split
 from tests.robustness.target import DEEP, DEEP_JSON, Read, Target
 
-LISTS_MB = 1024.0  # JSON of 32 MB, the largest list of heads that is read, is up to 25 times as large in memory
+LISTS_MB = 640.0  # JSON of 16 MB, the largest list of heads that is read, is up to 25 times as large in memory
 
 # ---------------------------------------------------------------------------------------------------- sums of HeadSums
 
@@ -322,7 +322,7 @@ HEAD_FILE_TARGETS = (
     Target("sums words", sums_words, read_sums_words,
            {"shards": many_shards, "no reading": no_reading, "deep": DEEP_JSON}),
     Target("split", splits, read_split, {"heads": many_heads, "deep": DEEP_JSON}),
-    Target("head list", lists, read_list, {"lists": lambda: b"[" + b"{}," * (10 << 20) + b"{}]", "deep": DEEP_JSON},
+    Target("head list", lists, read_list, {"lists": lambda: b"[" + b"{}," * (5 << 20) + b"{}]", "deep": DEEP_JSON},
            megabytes=LISTS_MB),
     Target("duo gates", lambda: [exported("duo")["full_attention_heads.tsv"]], gates_alone,
            {"gates": lambda: b"1\n" * (15 << 20)}),

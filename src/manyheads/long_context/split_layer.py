@@ -21,7 +21,7 @@ from manyheads.heads import HeadSet
 from manyheads.models import LoadedModel, text_config_of
 from manyheads.spec import MOST, Site
 
-LARGEST_FILE = 32 * 2**20  # bytes; 126 layers of 128 heads come to 1 MB
+LARGEST_FILE = 16 * 2**20  # bytes, which as JSON may take 0.5 GB; 126 layers of 128 heads come to 1 MB
 MOST_HEADS = 1 << 17  # of a model, as a file may claim them: they are listed one by one
 APART = 1e-5  # DuoAttention adds noise of up to 1e-6 to gates before it divides them
 JoinedBy = Literal["group", "maximum", "mean", "none"]
