@@ -683,6 +683,9 @@ def test_heads_of_a_language_model_made_alike_change_its_likeliest_tokens(fresh)
     assert found.kind == "guesses" and np.isnan(levels_of(found)[:, :, 0, 1]).all(), (
         "a causal map hides what comes later"
     )
+    few = blend.run(lm, BlendAsk(model="m", text=TEXT, steps=3), progress=quiet)
+    assert [step.share for step in few.steps] == [0, 0.5, 1] and "every 50 %" in few.steps[1].figures
+    assert [step.loss for step in few.steps] == pytest.approx([found.steps[n].loss for n in (0, 5, 10)], abs=SAME)
     absent = BlendAsk(model="m", text=TEXT, layer="L9")
     words = "there is no layer L9 with two heads or more: name one of L0, L1, L2"
     refuses(HeadError, words, blend.run, lm, absent, progress=quiet)

@@ -312,18 +312,24 @@ TYPE = """() => {
   };
   for (const t of [...scene.chapters.slice(1).map(({ at }) => at - 0.02), scene.end]) scene.draw(stage, t);
   CanvasRenderingContext2D.prototype.fillText = fill;
-  return Math.min(...sizes);
+  return Math.min(...sizes) * stage.canvas.clientWidth / stage.width;
 }"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scene", ["word", "layer"])
-def test_type_on_the_presenters_stage_is_read_from_the_last_row(play, scene):
-    page = play(f"head/L{LAYER}H{HEAD}", play=scene, pin=IT, size=(1440, 900))
+@pytest.mark.parametrize(("size", "least"), [((1440, 900), 20), ((768, 1024), 14.5)])
+@pytest.mark.parametrize("scene", ["word", "layer", "pass"])
+def test_type_on_the_presenters_stage_is_read_from_the_last_row(play, scene, size, least):
+    page = play(f"head/L{LAYER}H{HEAD}", play=scene, pin=IT, size=size)
+    before = page.evaluate(TYPE)
     page.keyboard.press("p")
-    page.wait_for_function("() => document.querySelector('[data-testid=play-stage]').player.stage.scale > 1")
-    assert page.evaluate(TYPE) >= 20
-    wrong = collisions(page, f"{scene}, presented")
+    page.wait_for_function(f"before => ({TYPE})() > before", arg=before)
+    assert page.evaluate(TYPE) >= least
+    figures = page.get_by_test_id("play-figures")
+    for t in stills_of(page):
+        page.evaluate("t => document.querySelector('[data-testid=play-stage]').player.seek(t)", t)
+        assert figures.evaluate("line => line.scrollWidth <= line.clientWidth"), f"cut: {figures.inner_text()}"
+    wrong = collisions(page, f"{scene}, presented at {size}")
     assert not wrong, "\n".join(wrong)
 
 

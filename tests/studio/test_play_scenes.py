@@ -174,6 +174,7 @@ def test_heads_slide_onto_one_map_as_their_weights_are_mixed(new_page, studio, e
     stage.scroll_into_view_if_needed()
     expect(page.get_by_test_id("alike-share")).to_have_text("100 %")  # it plays once: without motion, at its end
     page.get_by_test_id("alike-layer").select_option("L0")
+    expect(page.locator("[data-testid=alike][data-layer=L0][data-steps='11']")).to_be_attached()  # three come first
     own = eager(TIRED)[0]
     for percent in (0, 30, 100):
         page.get_by_test_id("alike-slider").fill(str(percent))

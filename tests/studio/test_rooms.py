@@ -217,6 +217,40 @@ def test_presented_the_atlas_has_one_headline_and_six_heads_that_digits_open(ope
 # ------------------------------------------------------------------------------------------------------ the other rooms
 
 
+@pytest.mark.slow
+def test_a_tablet_is_filled_by_large_heads_and_by_maps_of_one_size(opened):
+    page = opened("atlas?model=minilm&from=10&to=2&sort=word")
+    page.set_viewport_size({"width": 768, "height": 1024})
+    for path, heads in (("atlas?from=10&to=2&sort=word", ["L3H1", "L5H11"]), ("atlas", [])):
+        page.evaluate("to => (location.hash = `#/${to}`)", path)
+        large = page.get_by_test_id("telling").locator("canvas")
+        expect(large).to_have_count(6)
+        sides = {round(box["width"]) for box in (canvas.bounding_box() for canvas in large.all())}
+        assert len(sides) == 1 and sides.pop() > 100
+        for place, head in enumerate(heads, 1):
+            expect(page.get_by_test_id(f"telling-{place}")).to_have_attribute("data-head", head)
+        last = large.last.bounding_box()
+        assert 800 < last["y"] + last["height"] < 1024
+    page.evaluate("to => (location.hash = `#/${to}`)", "compare/L3H1?other=L5H11")
+    boxes = [page.get_by_test_id(f"compare-{which}").bounding_box() for which in ("a", "b", "diff")]
+    assert [round(box["width"]) for box in boxes] == [round(boxes[0]["width"])] * 3
+    assert [round(box["height"]) for box in boxes] == [round(boxes[0]["height"])] * 3
+    words = page.get_by_test_id("compare-readout").bounding_box()
+    assert words["x"] > boxes[2]["x"] + boxes[2]["width"] - 1 and words["y"] > boxes[0]["y"] + boxes[0]["height"] - 1
+
+
+@pytest.mark.slow
+def test_circuit_frames_every_head_and_says_what_it_does_until_all_are_measured(opened):
+    page = opened("circuit?model=minilm&asks=tiny-code")
+    page.route("**/api/circuits/effects", lambda route: None)  # they never come
+    page.reload()
+    coming = page.get_by_test_id("circuit-coming")
+    expect(coming).to_contain_text("each of its 32 heads in turn takes its output from the other text")
+    expect(coming.locator(".grid i")).to_have_count(32)
+    expect(page.get_by_test_id("circuit-coming-head")).to_contain_text("the one that changes the answer most")
+    expect(page.get_by_test_id("circuit-grid")).to_have_count(0)
+
+
 def test_rooms_that_show_no_text_have_no_line_for_one(opened):
     page = opened("atlas?model=minilm")
     page.get_by_test_id("text-box").fill("half a sentence")

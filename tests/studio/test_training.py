@@ -301,6 +301,7 @@ def test_a_model_that_predicts_nothing_is_named():
     bert = mh.load(tiny_bert(), tokenizer=tiny_tokenizer())
     found = circuits.reading(bert, PairAsk(model="m", clean="the cat sat", corrupted="the dog sat"), progress=quiet)
     assert not found.predicts and found.about == "model" and "predicts no token" in found.trouble
+    assert found.heads == [str(head) for head in bert.spec.heads], "a page frames them before they are measured"
     assert found.differs and found.clean.tokens, "its tokens are shown all the same"
 
 

@@ -145,7 +145,7 @@ def points_left(points: int, num_wrong: int, num_tries: int = TRIES) -> int | fl
 
 def solution_of(right: Right) -> str:
     """The right answer in words, and why."""
-    answer = right.answer if isinstance(right.answer, str) else _plain(right.answer)
+    answer = right.answer if isinstance(right.answer, str) else _plain(right.answer).replace("-", "−")
     return f"{answer}{f' {right.unit}' if right.unit else ''}. {right.words}"
 
 

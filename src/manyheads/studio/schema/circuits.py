@@ -83,10 +83,12 @@ class PairReading(AnswerBody):
     """A pair as the model reads it. `trouble`: why it cannot be patched, and what `about` that is; null where it can.
 
     `differs`: the positions at which the two texts have unlike tokens; of texts of unlike length the first one alone.
+    `heads`: all of the model, layer by layer, before any of them is patched.
     """
 
     model: str
     predicts: bool = Field(description="whether the model predicts tokens at all")
+    heads: list[str]
     clean: PairSide
     corrupted: PairSide
     differs: list[int]

@@ -103,11 +103,15 @@ class Experiment(AnswerBody):
 
 
 class BlendAsk(RequestBody):
-    """A text to read with heads that use more and more of their layer's head 0. `layer`: whose maps, as "L2"."""
+    """A text to read with heads that use more and more of their layer's head 0. `layer`: whose maps, as "L2".
+
+    `steps`: at so many shares, from 0 to 1; with fewer the answer comes sooner.
+    """
 
     model: Name
     text: Text
     layer: Annotated[str, Field(max_length=80)] | None = None
+    steps: Annotated[int, Field(ge=2, le=11)] = 11
 
 
 class BlendStep(AnswerBody):

@@ -1,11 +1,11 @@
 """All heads on their way to one map: at share a, a head's weights are 1 - a of its own and a of its layer's head 0.
 
-Eleven steps, layer by layer, each a whole pass: what layer 2 reads at 50 % is what layers 0 and 1 made of it at 50 %.
+Eleven steps, or fewer, each a whole pass, layer by layer: layer 2 reads at 50 % what layers 0 and 1 made of it at 50 %.
 Each step gives the maps of one layer, and what a reader sees of the change: the nearest sentences of a model that
 embeds, the likeliest next tokens of a language model. The page draws between the steps; its figures are those of the
 nearest one.
 
-Cost: eleven passes over a text of a language model; of a model that embeds, eleven more and those of the example
+Cost: a pass for each step over a text of a language model; of a model that embeds, one more and those of the example
 sentences. Texts of several windows, and encoder-decoders, are read once more to compare the heads, and once more for
 the outcome. `progress` is called at every layer, and may raise to stop.
 """
@@ -48,7 +48,6 @@ from manyheads.studio.views.experiments import (
 from manyheads.studio.views.recording import token_infos
 from manyheads.texts import Sinks
 
-STEPS = 11
 SIDE = 48  # blocks of a map of a longer text
 ROWS_A_BLOCK = 8  # that are read of a long text
 GUESSES = 5
@@ -56,7 +55,7 @@ LEVELS, ABSENT = 65_534, 65_535  # of two bytes
 
 
 def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
-    """Read a text at 0, 10 ... 100 % of the way to one map for all heads.
+    """Read a text at 0, 10 ... 100 % of the way to one map for all heads, or at fewer shares.
 
     Errors: PlanError where every layer has one head; HeadError for a layer that is not there; TextError.
     """
@@ -69,7 +68,8 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
     embeds = metric == "cosine"
     reading = read(lm, ask.text)
     once = len(reading.pieces) == 1 and not lm.writes_apart
-    passes = STEPS * ((1 if once else 2) + (1 + len(read(lm, EXAMPLE_SENTENCES).groups()) if embeds else not once))
+    last = ask.steps - 1
+    passes = ask.steps * ((1 if once else 2) + (1 + len(read(lm, EXAMPLE_SENTENCES).groups()) if embeds else not once))
     counter = PassCounter(progress, passes)
     first = first_text(lm, ask.text)
     guesses = metric == "loss" and first.targets is None
@@ -80,8 +80,8 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
     losses: list[float | None] = []
     diversities: list[float | None] = []
     exact = True
-    for step in range(STEPS):
-        share = step / (STEPS - 1)
+    for step in range(ask.steps):
+        share = step / last
         plan = Plan(Copy(heads, sources, share=share))
         # At 0 the model itself: a plan that changes nothing would be reported as one.
         with (
@@ -110,7 +110,7 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
         values = [likely[chosen] for likely in values]
     else:
         items = [*EXAMPLE_SENTENCES] if embeds else []
-    cosines = [float(F.cosine_similarity(text, texts[0], dim=0)) for text in texts] or [None] * STEPS
+    cosines = [float(F.cosine_similarity(text, texts[0], dim=0)) for text in texts] or [None] * ask.steps
     stacked = torch.stack(maps).double()
     levels = torch.where(stacked.isnan(), ABSENT, (stacked.clamp(0, 1) * LEVELS).round()).numpy().astype("<u2")
     return Blend(
@@ -127,14 +127,14 @@ def run(lm: LoadedModel, ask: BlendAsk, *, progress: ReportProgress) -> Blend:
         items=items,
         steps=[
             BlendStep(
-                share=step / (STEPS - 1),
+                share=step / last,
                 values=values[step].tolist(),
                 kept=cosines[step],
                 loss=losses[step],
                 diversity=diversities[step],
-                **_words(step, items, values, guesses, cosines[step], losses[step]),
+                **_words(step, last, items, values, guesses, cosines[step], losses[step]),
             )
-            for step in range(STEPS)
+            for step in range(ask.steps)
         ],
     )
 
@@ -175,6 +175,7 @@ def _read(
 
 def _words(
     step: int,
+    last: int,
     items: Sequence[str],
     values: Sequence[Tensor],
     guesses: bool,
@@ -182,13 +183,13 @@ def _words(
     loss: float | None,
 ) -> dict[str, str]:
     """The headline and the figures of a step."""
-    way = percent(step / (STEPS - 1))
+    way = percent(step / last)
     parts: list[str] = []
     if cosine is not None:
         parts.append(f"cosine with the sentence as it was: {cosine:.3f}")
     if loss is not None:
         parts.append(f"loss: {plain(loss)} nats a token")
-    figures = " · ".join([*parts, "computed at every 10 %"])
+    figures = " · ".join([*parts, f"computed at every {percent(1 / last)}"])
     if not step:
         return {"headline": "Each head has its own map. Now slide them onto one.", "figures": figures}
     if not items:

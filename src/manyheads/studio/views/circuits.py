@@ -132,6 +132,7 @@ def reading(lm: LoadedModel, ask: bodies.PairAsk, *, progress: ReportProgress) -
     return bodies.PairReading(
         model=lm.name,
         predicts=does_predict,
+        heads=[str(head) for head in lm.spec.heads],
         clean=sides[0],
         corrupted=sides[1],
         differs=differs,

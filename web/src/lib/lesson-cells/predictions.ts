@@ -130,10 +130,11 @@ function partOfHead(inputs: Values, ran: Ran): Right {
   const [answer, total] = [values[head]![column]!, table(ran, "sum").values[0]![column]!];
   const outputs = table(ran, "heads").values[head]!;
   const projection = table(ran, "W_O").values.slice(head * outputs.length, (head + 1) * outputs.length);
-  const worked = outputs.map((value, i) => `${general(value)} x ${general(projection[i]![column]!)}`).join(" + ");
+  const bracketed = (value: number) => (value < 0 ? `(${general(value)})` : general(value));
+  const worked = outputs.map((value, i) => `${general(value)} × ${bracketed(projection[i]![column]!)}`).join(" + ");
   return {
     answer,
-    words: `${worked} = ${general(answer)}.`,
+    words: `Head ${head}'s numbers, each times its row's number in column ${column} of W_O: ${worked} = ${general(answer)}.`.replaceAll("-", "−"),
     hint: `Take head ${head}'s numbers, and column ${column} of the rows of W_O that are head ${head}'s.`,
     mistakes: new Map(Math.abs(total - answer) > 0.05 ? [[total, "That is the sum of all heads."]] : []),
   };
@@ -186,7 +187,7 @@ export function usualTolerance(answer: number): number {
 /** The right answer in words, and why. */
 export function solutionOf({ answer, unit, words }: Right): string {
   const plain = (value: number) => grouped(isWhole(value) || Math.abs(value) >= 1000 ? fixed(value, 0) : general(value, 3));
-  return `${typeof answer === "string" ? answer : plain(answer)}${unit ? ` ${unit}` : ""}. ${words}`;
+  return `${typeof answer === "string" ? answer : plain(answer).replace("-", "−")}${unit ? ` ${unit}` : ""}. ${words}`;
 }
 
 /** Whether two answers are equal, but for rounding or capitals. */

@@ -88,11 +88,12 @@ def part_of_head(values: Values, ran: Ran) -> Right:
     answer = float(parts.values[head, column])
     f = ran.table("heads").values.shape[1]
     outputs, rows = ran.table("heads").values[head], ran.table("W_O").values[head * f : (head + 1) * f, column]
-    worked = " + ".join(f"{a:g} x {b:g}" for a, b in zip(outputs, rows, strict=True))
+    worked = " + ".join(f"{a:g} × {b:g}" if b >= 0 else f"{a:g} × ({b:g})" for a, b in zip(outputs, rows, strict=True))
+    words = f"Head {head}'s numbers, each times its row's number in column {column} of W_O: {worked} = {answer:g}."
     apart = abs(total[column] - answer) > 0.05
     return Right(
         answer,
-        f"{worked} = {answer:g}.",
+        words.replace("-", "−"),
         f"Take head {head}'s numbers, and column {column} of the rows of W_O that are head {head}'s.",
         mistakes={float(total[column]): "That is the sum of all heads."} if apart else {},
     )
