@@ -154,7 +154,7 @@ def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loade
     environment = {**os.environ, "MPLBACKEND": "foo"}
     command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    said = "manyheads: MPLBACKEND is wrong: 'foo' is no backend that matplotlib knows, and with it matplotlib does not"
+    said = "manyheads: MPLBACKEND is wrong: 'foo' is not a backend that matplotlib knows, so matplotlib does not"
     assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr
 
 

@@ -90,7 +90,8 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "3", "--cache-bytes", "64", "--out", "smaller"), ("--lowest 3 and --cache-bytes 64 were both",)),
     (("--lowest", "0", "--out", "smaller"), ("--lowest 0: give a number of heads from 1, or a share",)),
     (("--lowest", "100%", "--out", "smaller"), ("--lowest 100%: give a number",)),
-    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% is less than can go of the 72 heads of minilm",)),
+    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% of the 72 heads of minilm is less than can "
+        "be removed",)),
     (("--cache-bytes", "0", "--out", "smaller"), ("--cache-bytes 0: give a number of bytes from 1.",)),
     (("--cache-bytes", "64", "--out", "smaller"), ("--cache-bytes 64: minilm keeps no cache: give --lowest N",)),
     (("--loss", "nan", "--out", "smaller"), ("--loss nan: give the nats a token by which the loss may rise",)),
@@ -129,7 +130,8 @@ def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, 
     card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
     assert f"The 3 least important of {len(lm.spec.heads)} heads by zero ablation, cosine on 2 of 4 texts" in card
     assert (
-        f"On 2 others, all of them gone change cosine by {lost.change:+.4g}" in card and "as many random heads" in card
+        f"On 2 other texts, removing all of them changes cosine by {lost.change:+.4g}" in card
+        and "the same number of random heads" in card
     )
 
 

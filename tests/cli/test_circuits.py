@@ -206,7 +206,7 @@ def test_examples_are_read_where_no_text_is_given_and_the_output_says_how_to_giv
     found = mh.patch(tiny_code, clean, corrupted, answers=[(pair["right"], pair["wrong"]) for pair in examples])
     ran = run("patch", *CODE)
     assert ran.code == 0 and ran.lines[3].split()[:2] == [str(found.ranking()[0]), f"{found.values.max():.3f}"]
-    yours = "10 examples of which attribute is set; of your own: two texts and their answers, or --pairs FILE"
+    yours = "10 examples of which attribute is set; for your own, give two texts and their answers, or --pairs FILE"
     assert f"pairs     {yours}" in ran.lines
     document = json.loads(run("circuit", *CODE, "--json", "--metric", "logit").out)
     assert document["origin"] == yours and document["metric"] == "logit" and document["faithfulness"] > 0.5
@@ -217,7 +217,7 @@ def test_examples_are_read_where_no_text_is_given_and_the_output_says_how_to_giv
     )
     said = run("attribute", *CODE, "--answer", " size")  # what is given wins
     assert said.lines[0].startswith("tiny-code: the logit of ' size' is ")
-    assert 'texts     an example; one of your own: attribute "any text" --answer " word"' in said.lines
+    assert 'texts     an example; for your own text: attribute "any text" --answer " word"' in said.lines
 
 
 def test_examples_that_do_not_fit_a_model_are_said_to_be_ours(run, tmp_path):
@@ -238,7 +238,7 @@ def test_examples_that_do_not_fit_a_model_are_said_to_be_ours(run, tmp_path):
     (["--pairs", "half.jsonl"], "half.jsonl, line 1: a pair is"),
     (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
     (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
-    (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
+    (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell from that ending what to write"),
     (["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"], "read its first one, --first-token."),
     (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
 ])  # fmt: skip

@@ -276,7 +276,8 @@ def test_backend_that_matplotlib_does_not_know_is_said_as_such(installed, import
     importing(numpy=ValueError("Key backend: 'foo' is not a valid value for backend"))  # in place of matplotlib
     (line,) = in_state("wrong", doctor.packages())
     assert (
-        line.startswith("numpy: MPLBACKEND is wrong: 'foo' is no backend that matplotlib knows") and "pip" not in line
+        line.startswith("numpy: MPLBACKEND is wrong: 'foo' is not a backend that matplotlib knows")
+        and "pip" not in line
     )
 
 
@@ -500,8 +501,8 @@ def test_variable_is_shown_with_what_it_does_and_a_secret_and_what_nobody_knows_
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
-    ("WORLD_SIZE", "two", "two: it is no whole number. torchrun sets it: unset WORLD_SIZE"),
-    ("LOCAL_RANK", "-1", "-1: it is no whole number. torchrun sets it: unset LOCAL_RANK"),
+    ("WORLD_SIZE", "two", "two: it is not a whole number. torchrun sets it: unset WORLD_SIZE"),
+    ("LOCAL_RANK", "-1", "-1: it is not a whole number. torchrun sets it: unset LOCAL_RANK"),
     ("MANYHEADS_CACHE", __file__, "is a file, so nothing can be kept there. Name a folder, or unset MANYHEADS_CACHE"),
     ("MANYHEADS_STATE", __file__, "is a file, so nothing can be kept there. Name a folder, or unset MANYHEADS_STATE"),
 ])  # fmt: skip

@@ -536,7 +536,7 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
     [
         ([""], "the text is empty: give at least one word."),
         ([" \n "], "the text is empty"),
-        (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads and no text: several heads are one argument, "L2H11, l3h1".'),
+        (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads, not a text: write several heads as one argument, "L2H11, l3h1".'),
         (["the cat", "--from", "cat", "--plot", "x.png"], "--plot shows all links: give one or the other."),
         (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
         (["--file", "missing.txt"], "cannot read missing.txt: there is no such file. Check the spelling."),

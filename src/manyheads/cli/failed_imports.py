@@ -82,7 +82,7 @@ def refused_backend(error: BaseException) -> str:
     """The message for a matplotlib that does not start with this MPLBACKEND; "" for any other exception."""
     value = os.environ.get(BACKEND)
     if value and isinstance(error, ValueError) and str(error).startswith(f"Key backend: {value!r}"):
-        why = f"{value!r} is no backend that matplotlib knows, and with it matplotlib does not start"
+        why = f"{value!r} is not a backend that matplotlib knows, so matplotlib does not start"
         return f"{BACKEND} is wrong: {why}. Unset it, since no picture of manyheads needs it, or set agg."
     return ""
 

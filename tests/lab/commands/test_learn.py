@@ -215,7 +215,7 @@ def test_progress_of_an_older_version_is_read(run, state):
 
 def test_all_is_forgotten_when_it_is_meant(run, state):
     run("learn", "masks", "--answer", "causal-cells", "36")
-    assert_refused(run("learn", "--reset"), "add --yes where nobody can be asked")
+    assert_refused(run("learn", "--reset"), "add --yes if nobody can be asked")
     assert "1 of 6" in run("learn").out
     ran = run("learn", "--reset", "--yes")
     assert ran.code == 0 and "1 point forgotten" in ran.err and "1 of 6" not in run("learn").out
@@ -260,7 +260,7 @@ def test_an_interview_question_is_counted_by_its_points(run, state):
     assert (right["right"], right["points"], right["words"]) == (True, 1, f"{count} of {count} points made.")
     assert json.loads((state / "lessons.json").read_text())["points"] == {"interview": {name: 1}}
     for given in (str(count + 1), "all", "-1"):
-        assert_refused(run("learn", "interview", "--answer", name, given), f"'{given}' is no number of points: say")
+        assert_refused(run("learn", "interview", "--answer", name, given), f"'{given}' is not a number of points: say")
 
 
 def test_in_a_real_terminal_a_lesson_is_printed_and_reset_asks(tmp_path):

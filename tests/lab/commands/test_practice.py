@@ -46,7 +46,7 @@ def test_task_is_printed_and_a_file_begun_that_is_never_written_over(run):
     document = json.loads(run("practice", "causal-mask", "--json").out)
     assert document["stub"] == stub and document["function"] == "causal_attention(q, k, v)"
     Path("mine.py").write_text("work of an evening")
-    assert_refused(run("practice", "softmax", "--start", "mine.py"), "mine.py is there already, and stays as it is")
+    assert_refused(run("practice", "softmax", "--start", "mine.py"), "mine.py already exists, and stays as it is")
     assert Path("mine.py").read_text() == "work of an evening"
     assert_refused(run("practice", "softmax", "--start", "no/folder.py"), "cannot write no/folder.py: its folder")
 
