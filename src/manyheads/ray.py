@@ -102,7 +102,7 @@ class Engine:
             raise EngineError(
                 f"gpus={self.gpus!r}: an actor has a part of an accelerator, or whole ones: give 0 to 1, or 2, 3, ..."
             )
-        one_of("shard_by", self.shard_by, DEALT, EngineError, "is no way to deal out texts")
+        one_of("shard_by", self.shard_by, DEALT, EngineError, "is not a way to deal out texts")
 
     def check(self) -> None:
         """See to it that there is Ray, and that its address answers, before what is slow. Errors: EngineError."""

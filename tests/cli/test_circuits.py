@@ -354,10 +354,10 @@ def test_why_without_a_text_is_an_example(run, smollm2, monkeypatch):
 @pytest.mark.parametrize(("arguments", "parts"), [
     (("why", TEXT, *CODE), ("no head was given: name it, --head L12H3",)),
     (("why", "--head", "L1H0", *CODE), ("no text was given: give one, as in why",)),
-    ((*ASKED, "--from", "nowhere"), ("query='nowhere' is no token of this text",)),
-    ((*ASKED, "--where", "sideways"), ("--where='sideways' is no kind of rows",)),
+    ((*ASKED, "--from", "nowhere"), ("query='nowhere' is not a token of this text",)),
+    ((*ASKED, "--where", "sideways"), ("--where='sideways' is not a kind of rows",)),
     ((*ASKED, "--where", "first", "--to", "3"), ("--to 3: --where chooses the rows, so leave it out",)),
-    ((*ASKED, "--further", "L3H3"), ("L3H3 is no head that wrote either side of this weight",)),
+    ((*ASKED, "--further", "L3H3"), ("L3H3 is not a head that wrote either side of this weight",)),
 ])  # fmt: skip
 def test_what_why_cannot_be_asked_is_one_line(run, arguments, parts):
     assert_refused(run(*arguments), *parts)

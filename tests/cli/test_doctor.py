@@ -45,7 +45,7 @@ GOOD = {
     "packages": [Finding("torch", "2.13.0")],
     "extras": [Finding("[x]", "not here: y", "absent", 'pip install "manyheads[x]"')],
 }
-LONG = Finding("minilm", "~/a file that is damaged, so " + "it is not loaded " * 9, "wrong", "Install it anew.")
+LONG = Finding("minilm", "~/a file that is damaged, so " + "it is not loaded " * 9, "wrong", "Install it again.")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_at_the_end_in_a_line_each_and_ends_with_1(examine
     assert ran.code == 1 and ran.err == ""
     assert ran.lines[-2:] == ["What is wrong:", f"  ✗ {LONG.line}"]
     assert max(map(len, ran.lines[:-1])) <= WIDTH
-    assert ran.out.count("Install it anew") == 1
+    assert ran.out.count("Install it again") == 1
 
 
 def test_page_for_an_ascii_terminal_has_ascii_marks(examined, monkeypatch):
@@ -418,8 +418,9 @@ def test_cases_of_attention_are_told_in_the_words_of_the_chooser(monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "words"), [
-    ("foo", "maps: MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto."),
-    ("kernels", "maps: MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA "
+    ("foo", "maps: MANYHEADS_PASS='foo' is not a way to make a pass: set it to kernels, tiles or auto."),
+    ("kernels", "maps: MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is not "
+        "an NVIDIA "
      "GPU. Set it to auto."),
 ])  # fmt: skip
 def test_pass_that_a_recording_would_refuse_is_wrong(monkeypatch, value, words):

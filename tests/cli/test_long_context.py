@@ -117,7 +117,7 @@ def test_heads_that_are_kept_by_their_place_alone_stand_apart(scores, keep, whol
 def test_bad_input_is_one_line(run, files, llama_folder):
     names = files[1]
     assert_refused(run("split", llama_folder, *names, "--by", "loss"), "--by loss is unknown: use effect")
-    assert_refused(run("split", llama_folder, *names, *SIZES, "--keep", "0"), "keep=0.0 is no share")
+    assert_refused(run("split", llama_folder, *names, *SIZES, "--keep", "0"), "keep=0.0 is not a share")
     assert_refused(run("split", llama_folder, *names), "sink + recent = 384 positions, and the context has 80")
     assert_refused(run("split", llama_folder, "."), ". is a folder: name its files")
     assert_refused(run("split", llama_folder, *names, "--plot", "a.txt"), "--plot a.txt")

@@ -275,7 +275,7 @@ def test_a_model_in_a_folder(run, request, family):
 
 def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
     ran = run("look", TEXT, "--json")
-    document = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    document = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     table = mh.measure(minilm, TEXT, DEFAULT, sinks=labels.sinks)
     assert len(document["heads"]) == 72
     for at, (head, role) in enumerate(zip(document["heads"], labels.roles, strict=True)):

@@ -63,7 +63,7 @@ def test_device_that_is_not_there_is_refused(run, monkeypatch, line):
 @pytest.mark.parametrize("line", TAKING_A_DEVICE[:-2], ids=lambda line: line[0])
 def test_dtype_that_is_none_is_refused(run, monkeypatch, line):
     monkeypatch.setattr("manyheads.models.load", LOAD)
-    assert_refused(run(*line, "--dtype", "float31"), "dtype='float31' is no dtype for weights. Use one of float64, ")
+    assert_refused(run(*line, "--dtype", "float31"), "dtype='float31' is not a dtype for weights. Use one of float64, ")
 
 
 # ================================================================================================== roles and the page

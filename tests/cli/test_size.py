@@ -265,7 +265,7 @@ REFUSED = [
     (("gpt2", "--context", "4x"), "--context 4x: give a whole number, or one such as 128k or 1M. See manyheads size"),
     (("gpt2", "--context", "2000"), "gpt2 has positions for 1,024 tokens and no more"),
     (("gpt2", "--batch", "0"), "batch=0: give a whole number, 1 or more"),
-    (("gpt2", "--dtype", "fp7"), "dtype='fp7' is no dtype known here: use one of"),
+    (("gpt2", "--dtype", "fp7"), "dtype='fp7' is not a dtype known here: use one of"),
     (("gpt2", "--kv-heads", "5"), "num_heads=12 is not a multiple of num_kv_heads=5", "Use one of [1, 2, 3, 4, 6, 12]"),
     (("deepseek-v3", "--kv-heads", "8"), "caches latents (MLA), which all heads share"),
     (("gpt2", "--layers", "3"), "'gpt2' is an architecture already, and --layers would describe one of your own"),

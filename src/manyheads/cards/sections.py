@@ -233,7 +233,7 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
                      head=row.writer if row.kind == "head" else "")
             )  # fmt: skip
     note = "each side's shares add up to what was written; a share is of this weight, with norms held"
-    note += "; without a writer they act anew, so the weight need not fall with a share"
+    note += "; without a writer they act again, so the weight need not fall with a share"
     if answer.weight < NO_STORY:
         note = f"a weight under {NO_STORY:g} is no story; {note}"
     return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
@@ -337,7 +337,7 @@ def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
             words += f"; {mark}" if mark else ""
             facts.append(Fact(str(other), rounded(link.z), "z", mark=mark, words=words, head=str(other)))
         command = f"mh.composition(lm).strongest(count={count}, {side}={str(head)!r})"
-        note = f"nobody beyond chance; {rest}" if all(fact.mark for fact in facts) else rest
+        note = f"none beyond chance; {rest}" if all(fact.mark for fact in facts) else rest
         sections.append(_section(name, facts, command, note if facts else f"no head is {end} it"))
     return sections[0], sections[1]
 

@@ -201,7 +201,7 @@ def find_circuit(
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
-        raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
+        raise StatisticError(f"{keep=} is not a share of the metric to keep: give a number above 0, and at most 1.")
     whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
     if estimator is not None:
         one_of("estimator", estimator, ESTIMATORS, StatisticError)

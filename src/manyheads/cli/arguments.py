@@ -251,7 +251,7 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
         reading = corpora.reading_of(model)
         return Source(reading.sentence, reading.sentence_is, "", own=True)
     if any("\ud800" <= char <= "\udfff" for char in source.text):
-        raise TextError("the text is not valid UTF-8: some of its bytes are no characters.")
+        raise TextError("the text is not valid UTF-8: some of its bytes are not characters.")
     if not source.text.strip():
         where = "" if source.origin == TYPED else f" of {source.origin}"
         raise TextError(f"the text{where} is empty: give at least one word.")

@@ -48,7 +48,7 @@ MISSING = "not installed"
 SHOWN = ("torch", "transformers")  # rows of their own; other packages share one, unless something is to be said of them
 NEWER = "If anything is refused or fails, try an older one, and please report it."
 REPORT = "If nothing else here is wrong, please report it."
-REINSTALL = f"Install it anew: pip install --force-reinstall --no-deps {NAME} (in a checkout: --no-deps .)."
+REINSTALL = f"Install it again: pip install --force-reinstall --no-deps {NAME} (in a checkout: --no-deps .)."
 VARIABLES: Mapping[str, str] = MappingProxyType({  # and what each does where it is set
     "MANYHEADS_CACHE": "the folder where labels are remembered",
     "MANYHEADS_PASS": "what reads maps: kernels, tiles or auto; kernels is an error if there are none",
@@ -325,7 +325,7 @@ def bundled() -> Iterator[Finding]:
             models.load(name, device="cpu")
             yield Finding(name, "it loads, and has the published weights byte for byte")
         except ModelError as error:
-            fault, _, remedy = str(error).partition(" anew: ")
+            fault, _, remedy = str(error).partition(" again: ")
             yield Finding(name, fault.rpartition(".")[0], "wrong", remedy)
 
 

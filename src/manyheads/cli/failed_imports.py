@@ -37,7 +37,7 @@ class Failed:
 
     @property
     def remedy(self) -> str:
-        """The command that installs the package in the range that manyheads needs, or installs it anew."""
+        """The command that installs the package in the range that manyheads needs, or installs it again."""
         from importlib.metadata import PackageNotFoundError, version  # a fifth of a command's start, for errors alone
 
         try:

@@ -568,7 +568,7 @@ def prune(
     if estimator not in ESTIMATORS[:3]:
         raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation or gradient.")
     if only not in (None, *FORMS):
-        raise PlanError(f"--only {only} is no form: use {' or '.join(FORMS)}, or leave it out for both.")
+        raise PlanError(f"--only {only} is not a form: use {' or '.join(FORMS)}, or leave it out for both.")
     if heads is not None:
         require_forwards(heads)
     check_folder(talk, out)

@@ -224,7 +224,7 @@ def refuse_names_as_text(words: Sequence[str]) -> None:
     names = [name for word in words for name in difflib.get_close_matches(word.strip(","), NAMED, 1, 0.8)]
     if words and len(names) == len(words):
         raise TextError(
-            f"{' '.join(words)!r} stands where the text does, and is no text but the name of a statistic: "
+            f"{' '.join(words)!r} stands where the text does, and is not a text but the name of a statistic: "
             f"--statistics {','.join(names)}. (A file may hold any text: --file FILE.)"
         )
 

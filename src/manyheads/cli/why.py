@@ -75,7 +75,7 @@ def why(
     words, head = head_first(text or [], head)
     asks, looked = from_token, to_token
     if where is not None:
-        one_of("--where", where, get_args(explained.Kind), StatisticError, "is no kind of rows")
+        one_of("--where", where, get_args(explained.Kind), StatisticError, "is not a kind of rows")
         for option, value in (("--from", asks), ("--to", looked), ("--against", against), ("--further", further)):
             if value is not None:
                 raise StatisticError(f"{option} {value}: --where chooses the rows, so leave it out.")

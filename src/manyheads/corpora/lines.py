@@ -293,5 +293,5 @@ def _bounded_lines(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
 def _unreadable(source: Source, error: Exception, where: str = "") -> FileAccessError:
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
-        reason = f"it is no whole gzip file ({str(error).rstrip('.')})"
+        reason = f"it is not a whole gzip file ({str(error).rstrip('.')})"
     return FileAccessError(f"cannot read {source.path or source.name}{where}: {reason}.")

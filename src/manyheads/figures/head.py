@@ -135,7 +135,7 @@ def save_head(
     - `title`: above the drawing.
     - `subtitle`: below the title.
     - `row_labels`: name the rows.
-    - `note`: what a cell is where it is no single weight (`PooledMaps.because`).
+    - `note`: what a cell is where it is not a single weight (`PooledMaps.because`).
 
     Maps over 1,040 a side are pooled.
     Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.

@@ -229,7 +229,7 @@ def _chosen(
         raise HeadError(f"keep={keep} and threshold={threshold} both say which heads are kept: give one of them.")
     if threshold is not None:
         if not math.isfinite(threshold):
-            raise HeadError(f"threshold={threshold} is no finite number.")
+            raise HeadError(f"threshold={threshold} is not a finite number.")
         if not (reached := {head for head, score in scores.items() if score >= threshold}):
             low, high = min(scores.values()), max(scores.values())
             raise HeadError(f"threshold={threshold:g} is reached by no score of {path}: they are {low:g} to {high:g}.")

@@ -427,7 +427,7 @@ def _halves(
 
 
 def _stack_of(lm: LoadedModel) -> str:
-    """The stack whose heads are split. Errors: ModelError for what is no decoder; StatisticError for no loss."""
+    """The stack whose heads are split. Errors: ModelError for what is not a decoder; StatisticError for no loss."""
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "split_heads")
     if any(site.stack == CROSS for site in lm.spec.sites):

@@ -207,7 +207,7 @@ def torchrun() -> Generator[tuple[int, int]]:
 
 GO_ON = (
     "Start the same command again, with all its processes: with --resume FOLDER (resume=) it goes on with what is on "
-    "the disk, without it begins anew."
+    "the disk, without it starts again."
 )
 
 

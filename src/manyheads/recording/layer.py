@@ -166,7 +166,8 @@ class LayerRecord(Shown):
           are.
 
         Cost: O(pieces * pieces * d) time for the window's pieces (for "max", every key), the answer's memory.
-        Errors: WindowError above 1 GB, RecordingError for keys that are no text, TextError, ShapeError, StatisticError.
+        Errors: WindowError above 1 GB, RecordingError for keys that are not text, TextError, ShapeError,
+        StatisticError.
         """
         text = self._text(text)
         row_words = words_of_text(words, self.tokens, text, self.num_queries(text), "words=")
@@ -176,7 +177,7 @@ class LayerRecord(Shown):
         elif self.crosses:
             raise RecordingError(
                 f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
-                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are no text (an image, "
+                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are not text (an image, "
                 f"sound), use weights()."
             )
         elif key_words is not None:

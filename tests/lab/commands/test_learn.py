@@ -77,7 +77,7 @@ def test_a_lesson_in_german_is_printed_and_judged_and_another_says_that_it_is_en
     ran = run("learn", "one-head", "--language", "de", "--answer", "shifted-row", "bleiben, wie sie sind")
     assert ran.code == 0 and "Jeder von ihnen wird verändert: plus 10" in ran.out and "Right." in ran.out
     ran = run("learn", "masks", "--language", "de", "--run", "cross-attention", "--json")
-    assert ran.code == 0 and "lesson 'masks' is not there in 'de': this is the English one." in ran.err
+    assert ran.code == 0 and "lesson 'masks' is not available in 'de': this is the English one." in ran.err
     assert "Die Rechnung, Schritt für Schritt" in run("learn", "--language", "de").out
     assert_refused(run("learn", "one-head", "--language", "fr"), "use one of en, de")
 
@@ -238,9 +238,9 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: mask-at-work, masked-scores, "),
     (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
     (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
-    (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
-    (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
-    (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
+    (("masks", "--run", "masked-scores", "kind"), "'kind' is not a NAME=VALUE"),
+    (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is not a choice: use one of"),
+    (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is not a whole number from 2 to 1,024"),
     (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_one_line(run, arguments, said):

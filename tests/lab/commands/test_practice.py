@@ -93,7 +93,7 @@ def test_code_is_handed_in_and_the_class_reported(run):
     (("practice", "--start", "b.py"), "--start needs an exercise"),
     (("practice", "--seed", "3"), "--seed needs an exercise"),
     (("practice", "softmax", "--code", "Anna"), "--code is about all exercises: give it alone"),
-    (("practice", "--code", "a:b"), "'a:b' is no name for a code"),
+    (("practice", "--code", "a:b"), "'a:b' is not a name for a code"),
     (("learn", "--report"), "there is no code to report"),
     (("learn", "--report", "codes.txt"), "cannot read codes.txt"),
     (("learn", "--report", "Anna:0", "--seed", "3"), "--report takes codes and files with codes"),

@@ -131,7 +131,7 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
     - `position`: of the token, among those of its stack.
     - `text`: which text, from 0.
 
-    Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are no text
+    Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are not text
     or that the model reads otherwise; ModelError as `Branches.of`; GuardError.
     """
     follower, _ = _followed(lm, batch_of(lm, tokens, text), _Follower(position))

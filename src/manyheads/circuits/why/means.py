@@ -206,7 +206,7 @@ def why_means(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "why")
     if not callable(where):
-        one_of("where", where, get_args(Kind), StatisticError, "is no kind of rows")
+        one_of("where", where, get_args(Kind), StatisticError, "is not a kind of rows")
     chosen = lm.spec.heads if heads is None else lm.spec.select(heads)
     sites = [site for site in lm.spec.sites if any(head in chosen for head in site.heads)]
     reading = read(lm, Inputs.of(texts), only_texts=True)

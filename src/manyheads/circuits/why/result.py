@@ -41,8 +41,9 @@ class WriterShare(NamedTuple):
       it that was written at other keys than the one looked at (None on the query's side): share - at_rivals is the part
       at the key.
     - `without`, `odds_without`: what the weight and its log-odds would be with this writer taken out of what the layer
-      reads on this side, the norm acting anew. They do not add up.
-    - `looks_at`: where a head looks most itself, from the position where this one was written; None of what is no head.
+      reads on this side, the norm acting again. They do not add up.
+    - `looks_at`: where a head looks most itself, from the position where this one was written; None of what is not a
+      head.
     """
 
     writer: str

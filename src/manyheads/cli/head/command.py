@@ -402,7 +402,7 @@ LABEL = WORD_WIDTH + 6
 def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
     """The role, a small map, where each token looks, the strongest links, the numbers, and what to type next.
 
-    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are no keys.
+    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are not keys.
     """
     console = stdout_console()
     if looked.saying is not None:

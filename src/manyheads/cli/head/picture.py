@@ -91,7 +91,7 @@ class PictureResult:
 
     @property
     def others(self) -> dict[str, float]:
-        """The weights of what is no patch (a class token, the text), by name."""
+        """The weights of what is not a patch (a class token, the text), by name."""
         return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
     def strongest(self) -> list[tuple[int, int, float]]:

@@ -242,7 +242,7 @@ def importance(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
     one_of("estimator", estimator, ("auto", *ESTIMATORS), StatisticError)
-    one_of("reduce", reduce, REDUCE, StatisticError, "is no way to sum a gradient")
+    one_of("reduce", reduce, REDUCE, StatisticError, "is not a way to sum a gradient")
     whole("num_tokens", num_tokens, 1, StatisticError, TOKENS_OF_A_BATCH)
     inputs = Inputs.of(given)
     chosen, why = choose_metric(lm, metric, inputs.labels)
@@ -562,9 +562,9 @@ def _gated(lm: LoadedModel, batch: Batch) -> Iterator[_Gates]:
 
 
 WAYS = {  # in the order in which they are taken
-    EACH_LAYER: "as many groups of each layer",
+    EACH_LAYER: "the same number of groups from each layer",
     ANYWHERE: "the least groups of all layers",
-    EACH_GROUP: "as many heads of each group",
+    EACH_GROUP: "the same number of heads from each group",
 }
 Way = Literal["each layer", "anywhere", "each group"]
 
@@ -739,9 +739,9 @@ def lowest_heads(
         heads_by_way[name] = lm.spec.select(fits)
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
     reasons = {
-        EACH_LAYER: "only whole groups free cache, and a config can say as many of each layer",
-        ANYWHERE: f"only whole groups free cache, and {count} heads cannot be as many of each layer",
-        EACH_GROUP: f"{count} heads are no whole groups that can go; this frees no cache",
+        EACH_LAYER: "only whole groups free cache, and a config can describe the same number in each layer",
+        ANYWHERE: f"only whole groups free cache, and {count} heads do not divide evenly over the layers",
+        EACH_GROUP: f"{count} heads are not whole groups that can go; this frees no cache",
     }
     taken = way or next(name for name in WAYS if name in ways)
     others = "; ".join(f"{WAYS[name]}: {changes[name]:+.4g}" for name in ways if name != taken)

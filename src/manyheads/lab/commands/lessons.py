@@ -117,7 +117,7 @@ def learn(
         raise LessonError(f"there is no lesson {lesson[:60]!r}.{guess} There are: {', '.join(shelf)}.")
     page = shelf[slugs[0]]
     if page.language != language:
-        talk.note(f"lesson {page.slug!r} is not there in {language!r}: this is the English one.")
+        talk.note(f"lesson {page.slug!r} is not available in {language!r}: this is the English one.")
     parted = [pair.partition("=") for pair in inputs or []]
     if wrong := [name for name, equals, _ in parted if not equals]:
         raise LessonError(f"{wrong[0][:60]!r} is not NAME=VALUE: write it as in scale=none.")

@@ -172,7 +172,7 @@ class HeadSums:
     def merge_state(self, incoming_state: HeadSums) -> None:
         """Add in place, as `+=`: torchmetrics' name for it.
 
-        Errors: StatisticError for what is no HeadSums, and as of `+=`.
+        Errors: StatisticError for what is not a HeadSums, and as of `+=`.
         """
         if not isinstance(incoming_state, HeadSums):
             raise StatisticError(
@@ -243,7 +243,7 @@ class HeadSums:
         return self._basis.table(deepcopy(total.sums), total.counts, total.failures, notes)
 
     def compute(self) -> HeadTable:
-        """`table()`, by torchmetrics' name. It is divided anew at each call: nothing is kept. Errors: as `table`."""
+        """`table()`, by torchmetrics' name. It is divided again at each call: nothing is kept. Errors: as `table`."""
         return self.table()
 
     def __repr__(self) -> str:

@@ -202,7 +202,7 @@ export class SiteSource extends SavedSource {
   async #fetch(address: string): Promise<Response> {
     const response = await fetch(address).catch(() => null);
     if (response?.ok) return response;
-    throw refusal(`${address} cannot be fetched from where this page lies${response ? `: ${response.status}` : ""}. A browser fetches nothing beside a page that is opened as a file: serve the folder, as with python -m http.server.`);
+    throw refusal(`${address} cannot be fetched from where this page is stored${response ? `: ${response.status}` : ""}. A browser fetches nothing for a page that is opened as a file: serve the folder, for example with python -m http.server.`);
   }
 }
 
@@ -250,7 +250,7 @@ async function ofText(
   if (resource === "words") {
     await text.ready();
     const row = text.wordRow(Number(head));
-    if (!row) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
+    if (!row) throw refusal(`${SAVED} For a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
     const { weights, even, begin, end, numWords } = row;
     const [numHeads, words] = [text.heads.length, "weights from one word to each, as precise as this page holds them"];
     const header = { heads: text.heads, begin, end, keys: [0, numWords], words, exact: true };
