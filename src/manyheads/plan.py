@@ -278,7 +278,7 @@ class Plan:
 
     `counted`: read from a file of an earlier manyheads, in which L1 is the second layer that attends, and not the
     model's own layer 1. A model in which that differs refuses it. So it is with the step of a `HeadSplit` that has no
-    layer without attention, which may be of such a file, too.
+    layer without attention, which may also come from such a file.
     """
 
     steps: tuple[Step, ...]

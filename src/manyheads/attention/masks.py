@@ -172,7 +172,7 @@ class Mask:
         """The mask after every text is rolled left by `first[b]` and cut to `lengths[b]`, rows and keys alike.
 
         `texts`: of which text of this mask each new one is, where several were packed into one; by default its own.
-        Padding rows come out empty. For self-attention, where rows and keys are the same tokens.
+        Padding rows come out empty. Use it for self-attention, where rows and keys are the same tokens.
         """
         mask, longest = self, int(lengths.max()) if len(lengths) else 0
         if texts is None:

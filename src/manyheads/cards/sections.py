@@ -69,8 +69,8 @@ def cards(
     - `lm`: a loaded model.
     - `heads`: as in a plan ("L12H3", "L3, L5H1"); None: all.
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
-    - `measured`: of an earlier call for other heads of this model, whose shared measurements it holds, and which it
-      fills: `Measured(lm)` at first.
+    - `measured`: shared measurements from earlier calls for other heads of this model, which this call adds to. Start
+      with `Measured(lm)`.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
 

@@ -316,7 +316,7 @@ class Patching(PerHeadResult):
     its own counts no more than others. `clean` and `corrupted`: each pair's metric. `control`: the values of randomly
     drawn heads that got an unrelated text's numbers instead. `positions`: the tokens, where each was patched.
 
-    Of "stream" and "feed-forward" a row is a layer's place, "L3 stream": `chosen` are these, and `heads` is empty.
+    For "stream" and "feed-forward", a row is a layer's place, "L3 stream": these are `chosen`, and `heads` is empty.
     """
 
     spec: ModelSpec
@@ -540,7 +540,7 @@ def patch(
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
     "each"; of a causal model, where a metric by name reads the last token, passes over the tokens from the first that
-    differs on. Of layers, a pass over whole texts for each, times the positions. "gradient": one forward and one
+    differs on. For layers, a pass over whole texts for each, times the positions. "gradient": one forward and one
     backward pass and one forward pass more, and no controls.
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
     model cannot give, and pairs whose metrics do not differ; HeadError, ModelError, EngineError.

@@ -92,7 +92,7 @@ def open_corpus(
     """Texts from files, folders, "-" (stdin) and "hf:NAME[:SPLIT]" (a Hugging Face dataset), one after another.
 
     `kind` ("text", "jsonl", "conllu") says what they hold where the ending does not, or says otherwise. Texts are
-    paragraphs, parted by empty lines, or each line with `lines=True`; of JSON objects, what is in `field`; of
+    paragraphs, separated by empty lines, or single lines with `lines=True`; in JSON objects, what is in `field`; in
     treebanks, sentences or, with `unit="passage"`, up to 128 words of them.
 
     A document is called by file and line ("page.txt:12") or by its sent_id. One that cannot be read has a `problem`.

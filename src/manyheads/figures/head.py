@@ -129,7 +129,7 @@ def save_head(
 ) -> None:
     """Draw one map `Float[q k]`, an array or a tensor, NaN where a row does not see a key; .png, .svg or .pdf.
 
-    - `weights`: of each row and key, 0 to 1.
+    - `weights`: one for each row and key, 0 to 1.
     - `labels`: name the keys, and the rows too where there are as many and `row_labels` is None; None counts from 0.
     - `path`: the file.
     - `title`: above the drawing.

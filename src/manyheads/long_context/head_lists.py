@@ -41,7 +41,7 @@ def read_heads(
     the largest scores (of equal ones the lower layer, then the lower index), or `threshold` the score from which one
     is kept. A list that `export` wrote says how many were. The other formats name heads, and take neither.
 
-    `join`: how the scores of a group's query heads become one, "maximum" (also where nothing is said) or "mean". A
+    `join`: how the scores of a group's query heads become one, "maximum" (the default) or "mean". A
     group is kept where a list names any of its query heads. `notes` says all that was chosen, and whether the file
     names its weights: if so, their digest is compared; if not, `weights_hash` is "".
     Errors: FileAccessError for what is damaged, or none of the formats; ModelError for a list of another model;

@@ -48,8 +48,8 @@ ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", 
 class HeadSplit(Plotted, Tabular, NotIterated):
     """Key/value heads of one model, divided into those that keep everything ("retrieval") and those that stream.
 
-    - `model`, `weights_hash`: of which model (`LoadedModel.weights_hash`); the hash is "" in a list of heads whose file
-      says nothing of it. `stack`: of which stack, "" in a decoder. `layers[i]` is layer i.
+    - `model`, `weights_hash`: the model's name and `LoadedModel.weights_hash`; the hash is "" in a list of heads whose
+      file does not state it. `stack`: the name of the stack, "" in a decoder. `layers[i]` is layer i.
     - `sink`, `recent`: how many first and last positions a streaming head keeps.
     - `by`: what chose the heads; `unit`: what a score is; `joined`: how the query heads of a group became one score:
       "group" where they were measured together, "none" where every query head has keys and values of its own.
@@ -120,7 +120,7 @@ class HeadSplit(Plotted, Tabular, NotIterated):
     def with_keep(self, keep: float) -> HeadSplit:
         """The same scores with another share of heads kept: the `keep` of them with the highest scores, at least one.
 
-        Of equal scores the earlier layer and head is kept. What was measured with the old share is left out of
+        Among equal scores, the earlier layer and head is kept. What was measured with the old share is left out of
         `evidence`, the curve over all shares stays. Errors: StatisticError for a share that is not above 0, up to 1.
         """
         require_share(keep)

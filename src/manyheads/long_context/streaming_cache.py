@@ -50,7 +50,8 @@ Position = TypeVar("Position", int, Tensor)
 
 @contextmanager
 def streaming(lm: LoadedModel, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[Streaming]:
-    """In the block, and in this thread, `lm.model` streams as `split` says, and its caches hold what is still needed.
+    """In the block, and in this thread, `lm.model` streams as `split` says, and its caches hold only what is still
+    needed.
 
     `lm.model.generate(...)` and `lm.model(ids, use_cache=True)` make a cache of this kind where none is given; for a
     loop of one's own, `cache()` of the block's value makes one. Without a cache (`use_cache=False`) the streaming heads

@@ -63,7 +63,7 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
 def dump_state(layer: MultiHeadAttention, family: str, prefix: str = "") -> Tensors:
     """The layer's numbers under a family's names: what its own `load_state_dict` takes. Copies.
 
-    Of a layer that `HeadParallel` has divided, all heads': every process must call this.
+    If `HeadParallel` has divided the layer, all heads are included: every process must call this.
     Errors: ShapeError for a layer with a part that the family has no name for.
     """
     plain: Tensors = {}

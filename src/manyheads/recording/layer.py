@@ -159,7 +159,7 @@ class LayerRecord(Shown):
         - `text`: which text, from 0.
         - `how`: how pieces of a word become one number, as in `words.merge`.
         - `words`: `Words.of(layer.tokens)`, or the name of a way to find them.
-        - `key_words`: of cross-attention: the words of the text that it looks at.
+        - `key_words`: for cross-attention, the words of the text that it looks at.
         - `queries`: a slice of the units that are left.
         - `keys`: a slice of the units that are left.
         - `drop`: as in `Words.units`: what is dropped is left out of the merged map, and the other weights stay as they

@@ -98,8 +98,8 @@ class Recording(NotIterated):
     def numbering(self) -> str:
         """A sentence where layers are counted in the order of their first calls, and not as the model numbers them.
 
-        Of recordings of an earlier manyheads alone; "" for every other one, also where a block that is called again
-        has moved later numbers (`manyheads.spec.layer_number`): `layer.site.module` is the module.
+        Only for recordings made by an earlier manyheads; "" for every other one, also where a block that is called
+        again has moved later numbers (`manyheads.spec.layer_number`): `layer.site.module` is the module.
         """
         return counted_layers([site for layers in self.stacks.values() for site in layers.sites])
 
@@ -270,7 +270,7 @@ class Recording(NotIterated):
 def open_recording(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file. A layer's tensors are read when `rec.layers[i]` is asked for, not before.
 
-    Layers are kept while somebody holds them, and the last few after that. Cost: the header's and the tokens' size.
+    Layers are kept while your program holds them, and the last few after that. Cost: the header's and the tokens' size.
     Errors: FileAccessError for a file that cannot be had; RecordingError for one that is not a recording, damaged, cut
     off, or written by a newer version. Damage inside a layer is found, and raised, when that layer is read.
     """

@@ -238,7 +238,7 @@ class Sizing(Shown, Plotted, NotIterated):
 
         Counted are the weights, the cache as it is set aside, and `overhead`, the share of the memory that stays free
         for all else (activations, the runtime, fragments). What an encoder reads stays as long as it was asked for.
-        Raises ShapeError for what is not a memory or no share, ModelError where the cache cannot be told.
+        Raises ShapeError for anything that is not a memory, or not a share, ModelError where the cache cannot be told.
         """
         checked_overhead(overhead)
         architecture, ask = self.served, self.ask

@@ -70,7 +70,7 @@ class Mention(NamedTuple):
 class Gold(NamedTuple):
     """One text's words in order, and its mentions in the order of their first words (the longer first of equals).
 
-    `has_syntax` and `has_coreference` say what was annotated: no mention in an annotated text is a finding, too.
+    `has_syntax` and `has_coreference` say what was annotated: an annotated text without a mention is a finding as well.
     """
 
     words: tuple[GoldWord, ...]
@@ -197,7 +197,7 @@ class Stretch(NamedTuple):
     """Where a window of a long text is from: the number of the given text, and its character that the window begins at.
 
     A token's offsets count from there: its characters in the given text are `begin + offset`. `seed` is the whole
-    text's (`text_seed`); 0 where the text is not a window, or nobody kept it.
+    text's (`text_seed`); 0 where the text is not a window, or the seed was not kept.
     """
 
     text: int
@@ -270,7 +270,7 @@ class Tokens:
 
     @cached_property
     def sink(self) -> Bool[Tensor, "b k"]:
-        """The model's own sinks, where somebody has looked for them."""
+        """The model's own sinks, where they were searched for."""
         sinks = self.first if self.sinks.first else torch.zeros_like(self.real)
         if self.sinks.ids:
             sinks = sinks | torch.isin(self._named("ids"), torch.tensor(self.sinks.ids))

@@ -99,8 +99,8 @@ class QKClip(Shown):
     each head follows the projections (OLMo 2, Cohere), that weight is scaled. Source: Kimi Team 2025, Algorithm 1, for
     MLA; other attention by the same rule.
 
-    What counts are forward passes with gradients; layers that gradient checkpointing runs again count once. Layers that
-    attend where nobody can see are not clipped (a warning names them). With DDP and FSDP2 every process must make a
+    What counts are forward passes with gradients; layers that gradient checkpointing runs again count once. Layers
+    whose attention cannot be seen are not clipped (a warning names them). With DDP and FSDP2 every process must make a
     clip and call `step()`: one all-reduce of all heads' maxima. 16-bit weights round: their heads stay within 1 % of
     `tau`, and a factor within 0.2 % of 1 may change nothing. An optimizer that keeps master weights of its own
     (DeepSpeed) writes these over the clip: `optimizer=` is checked for it. `method`: as in `watch`.

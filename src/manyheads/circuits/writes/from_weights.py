@@ -71,7 +71,7 @@ class TraceShare(NamedTuple):
 class Ranks(NamedTuple):
     """In which share of the words the word itself is among the `MOST` most promoted or most suppressed tokens.
 
-    `median`: its median rank from the most promoted, 0 the first. `chance`: of either share.
+    `median`: its median rank from the most promoted, 0 the first. `chance`: the chance level of either share.
     """
 
     copies: float

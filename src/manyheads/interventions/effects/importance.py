@@ -647,8 +647,9 @@ def lowest_heads(
     - `lm`: a loaded model.
     - `given`: what is read, as in `effect`.
     - `count`: how many heads go.
-    - `estimator`: what ranks heads or groups, as in `importance`: of a model of over 100 heads the gradient.
-    - `loss`: instead of `count`, as many as the loss allows: nats a token by which it may rise at most, on these texts.
+    - `estimator`: what ranks heads or groups, as in `importance`: the gradient for a model with over 100 heads.
+    - `loss`: instead of `count`, the largest rise of the loss on these texts, in nats a token: as many heads go as it
+      allows.
     - `way`: how they go where they share key/value heads: "each layer", "anywhere" (whole groups), or "each group" (as
       many heads of each: that frees no cache). None: in whole groups, as many of each layer if the number allows it;
       with `loss`, anywhere.

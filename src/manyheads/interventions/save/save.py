@@ -59,7 +59,7 @@ class PrunedModel(LoadedModel):
 
     @property
     def removed(self) -> tuple[Head, ...]:
-        """The removed heads, by their names in the architecture as it was built: of all cuts together."""
+        """The heads that all cuts together removed, by their names in the architecture as it was built."""
         return tuple(head for cut in kept_in(self.model) for head in cut.removed)
 
     def to_dict(self) -> Json:

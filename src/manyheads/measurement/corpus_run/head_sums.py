@@ -312,7 +312,7 @@ class HeadSums:
 
 @shows_progress("adding sums")
 def merged_sums(paths: Sequence[str | Path], progress: ShowProgress = None) -> list[HeadSums]:
-    """The sums of many files, added, in any order of the files: of each reading in them one, texts before passages.
+    """The sums of many files, added up in any order: one for each reading in them, texts before passages.
 
     Memory: the sums and one part. Errors: StatisticError names the two files that do not add, or hold the same part.
     """

@@ -375,7 +375,7 @@ class AttentionBlock(nn.Module):
 
 
 class RulNet(nn.Module):
-    """Windows to shares of the cap: about 1 for a sound engine, 0 for one that fails now.
+    """Maps windows to shares of the cap: about 1 for a sound engine, 0 for an engine that fails now.
 
     With 512 numbers a cycle (`hidden` 256) the attention has 4 (512^2 + 512) = 1,050,624 parameters.
     """
