@@ -1,9 +1,10 @@
 """The command `manyheads`: what was typed goes to one command, and every way it can end becomes an exit code.
 
     0    it worked, or whoever read the output has closed the pipe
-    1    our fault: a short message (--debug: the traceback); from `doctor`: something is wrong; from `practice`: not
-    right 2    what was asked cannot be done: one line on stderr that says what came and what to do 130  Ctrl-C, at any
-    moment, also during imports and loading 143  told to end (SIGTERM), the same
+    1    our fault: a short message (--debug: the traceback); `doctor`: something is wrong; `practice`: not right
+    2    what was asked cannot be done: one line on stderr that says what came and what to do
+    130  Ctrl-C, at any moment, also during imports and loading
+    143  told to end (SIGTERM), the same
 
 stdout is data, stderr is talk. Nothing heavy is imported here nor by the modules of the commands, so that `--help`
 and `--version` answer at once. Other libraries' log lines and warnings are held back while a command runs.

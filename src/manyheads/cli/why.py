@@ -65,7 +65,7 @@ def why(
 ) -> None:
     """Why a head looks from one token to another: what wrote its query, and what wrote its keys.
 
-    Shares add up to the log-odds of the weight; "without" is what the weight would be without that writer; these
+    Shares add up to the log-odds of the weight. "without" is what the weight would be without that writer; these
     numbers do not add up.
 
     For example: manyheads why "Ada gave Grace the key, and Grace" --head L8H1 --from 9 --to 3

@@ -263,7 +263,7 @@ def _opened(source: Source) -> AbstractContextManager[io.BufferedIOBase]:
     if source.path is not None:
         return open(source.path, "rb")
     if sys.stdin is None:
-        raise TextError("there is no stdin to read from.")
+        raise TextError("stdin is closed: there is nothing to read.")
     buffer = getattr(sys.stdin, "buffer", None)  # a notebook puts a stream without one in stdin's place
     return nullcontext(buffer or io.BytesIO(sys.stdin.read().encode("utf-8", "surrogatepass")))
 

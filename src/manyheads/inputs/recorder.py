@@ -74,7 +74,7 @@ def record(
     For one text with pictures (`mh.Inputs(text, image=...)`), the language model's layers are kept, not the vision
     tower's. `rec.images[i].span` are the tokens of picture i. An answer that was given is at `rec.answer`; so is what
     the model writes (`generate=n`), read again in one pass. `inputs.media.vision_language` says which models, and how a
-    prompt is made. Of ready tensors one batch is recorded.
+    prompt is made. If ready tensors are given, one batch is recorded.
 
     `progress`: called with how many tokens are read, and of how many, where texts are several batches, windows among
     them. What is one forward pass, or one call of generate, has no bar.

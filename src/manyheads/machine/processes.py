@@ -43,7 +43,7 @@ class Ranks:
     device: str = "cpu"
 
     def first(self, compute: Callable[[], bytes]) -> bytes:
-        """What process 0 computes, everywhere. Its errors are raised everywhere."""
+        """Compute on process 0, and return its result on every process. Its errors are raised everywhere."""
         if self.group is None:
             return compute()
         data = None

@@ -198,7 +198,7 @@ class KVCache:
             raise ShapeError("this cross cache holds another text's keys: leave key out, or reset() the cache first.")
 
     def remember(self, source: Tensor) -> None:
-        """Which text a cross cache holds: not the text itself, which may go."""
+        """Remember which text a cross cache holds, without keeping the text itself."""
         if self.kind == "cross":
             self._source = weakref.ref(source)
 

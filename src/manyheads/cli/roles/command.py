@@ -544,7 +544,7 @@ def _share(value: float | None) -> str:
 def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
     """What the columns are, those that are shown and no others. `ranked`: those of one question's ranking."""
     entries = {
-        "score": "share of all attention; of syntax and reference, how often the strongest key is right",
+        "score": "share of all attention; for syntax and reference, how often the strongest key is right",
         "words": "the same, special tokens (or the sinks) left out",
         "norm": "the same by weight x value norm: the share of what the head writes",
         "chance": "the highest chance level on these texts; the surest score is furthest from it on the way to 100%",
@@ -552,7 +552,7 @@ def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
         "rule": "the nearest word of one part of speech on one side, for comparison",
         "above": "difference from chance on the same texts, in percentage points (95%)",
         "95%": f"the interval of the figure with *, {ABSENT} where too few texts have cases; chance is for the same",
-        "cases": "rows of all tokens, also [CLS] and [SEP]; of syntax and reference, words with an answer",
+        "cases": "rows of all tokens, also [CLS] and [SEP]; for syntax and reference, words with an answer",
         "q": "the q-value of the difference from chance on the same texts; the interval itself may reach chance",
     }
     return [

@@ -681,7 +681,7 @@ def lowest_heads(
     if way is not None and way not in ways:
         goes = "heads can go" if count is None else f"{count} heads can go"
         can = f"{goes} by {' or '.join(map(repr, ways))}" if ways else "no heads share keys"
-        raise HeadError(f"way={way!r} is none for {lm.name}: {can}.")
+        raise HeadError(f"way={way!r} is not available for {lm.name}: {can}.")
     inputs = Inputs.of(given)
     chosen, _ = choose_metric(lm, metric, inputs.labels)
     if count is None:

@@ -63,8 +63,8 @@ def train(
 ) -> None:
     """Train a small model that shows one thing about heads, and write what came out into a folder.
 
-    The same line again continues a training that was stopped, with the losses that it would have had without the stop.
-    Several processes share every batch: torchrun --nproc-per-node 2 -m manyheads train induction
+    Type the same line again to continue a training that was stopped: its losses are those of a training without the
+    stop. Several processes share every batch: torchrun --nproc-per-node 2 -m manyheads train induction
 
     For example: manyheads train induction --out circuit
     """

@@ -236,7 +236,7 @@ class HeadSums:
         total, missing = self._total, self.missing
         if self._basis is None or not total.num_texts:
             reasons = f": {total.failures}" if total.failures.count else ""
-            raise StatisticError(f"these sums are of no text, so there is no table of them{reasons}.")
+            raise StatisticError(f"these sums hold no text, so there is no table of them{reasons}.")
         of, parts = self._basis.num_shards, len(self.parts)
         has = f"{of - len(missing):,} of {of:,}, without {named_shards(missing)}" if missing else f"{parts:,}"
         notes = {"parts": has} if missing or parts > 1 else {}
@@ -345,7 +345,7 @@ def require_whole(sums: HeadSums) -> None:
         of_reading = "" if sums.reading in ("texts", "roles") else f" of {sums.reading.rpartition(' ')[2]}"
         raise StatisticError(
             f"{len(missing):,} of {of:,} shards{of_reading} {'is' if len(missing) == 1 else 'are'} missing: "
-            f"{named_shards(missing)}. Measure them, or say that the table is to be of the others alone (--partial)."
+            f"{named_shards(missing)}. Measure them, or make a table of the others alone (--partial)."
         )
 
 

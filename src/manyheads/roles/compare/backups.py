@@ -105,7 +105,7 @@ class BackupHeads(PerHeadResult):
 
     @property
     def backups(self) -> tuple[HeadChange, ...]:
-        """The heads that are worth more once the targets are gone, the most first."""
+        """The heads that are worth more once the targets are gone, largest first."""
         backups = [change for change in self.changes if change.backup]
         return tuple(sorted(backups, key=lambda change: -change.interaction))
 

@@ -146,7 +146,7 @@ export class FileSource extends SavedSource {
 
   async #read(): Promise<Snapshot> {
     return this.#snapshot.catch((error: unknown) => {
-      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+      throw refusal(`The saved page cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
     });
   }
 }
@@ -285,7 +285,7 @@ async function ofText(
   }
   if (resource === "pairs") {
     const pair = text.pair(head, Number(address[1]), Number(address[2]));
-    if (!pair) throw refusal(`${SAVED} It holds no q and k of this cell: manyheads look --exact keeps them, and the studio has them.`);
+    if (!pair) throw refusal(`${SAVED} It does not hold q and k for this cell: manyheads look --exact keeps them, and the studio has them.`);
     return json(pair);
   }
   if (resource === "window") return weightWindow(text, head, query);
