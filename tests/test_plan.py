@@ -265,7 +265,7 @@ BAD_STEPS = [
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": -1}, PlanError,
      "sink=-1 is not a number of keys to keep: give a whole number, 0 or more"),
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "recent": 0}, PlanError,
-     "recent=0 is no .* number, 1 or more"),
+     "recent=0 is not .* number, 1 or more"),
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": True}, PlanError, "sink=True of Ablate is a bool"),
     ({"step": "ablate", "heads": "L1", "per_position": True}, PlanError, "per_position= is for kind='mean'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "seed": -1}, PlanError, "seed=-1 is out of range"),

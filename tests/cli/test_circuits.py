@@ -165,7 +165,7 @@ def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     first = found.ranking()[0]
     assert ran.lines[3].split()[0] == str(first)
     assert float(ran.lines[3].split()[1]) == pytest.approx(found[first], abs=1e-3)
-    assert "pairs     4 pairs of pairs.jsonl" in ran.out.replace(str(tmp_path) + "/", "")
+    assert "pairs     4 pairs from pairs.jsonl" in ran.out.replace(str(tmp_path) + "/", "")
     assert "' size' (" in ran.out and "wrote heads.csv" in ran.out and "wrote heads.svg" in ran.out
     assert pd.read_csv("heads.csv")["effect"].tolist() == pytest.approx(found.values.tolist(), abs=1e-5)
     drawn = (tmp_path / "heads.svg").read_text(encoding="utf-8")

@@ -307,7 +307,7 @@ def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_
     assert_refused(run("look", *words, "--plot", "maps.png"), "--target is for the table alone")
     assert_refused(run("stats", *files, "--resume", "run"), "--targets pairs with texts that are read at once")
     (tmp_path / "out.txt").write_text("one\ntwo\nthree", encoding="utf-8")
-    assert_refused(run("importance", *files), "2 texts of file in.txt and 3 targets of out.txt do not pair")
+    assert_refused(run("importance", *files), "2 texts from file in.txt and 3 targets from out.txt do not pair")
     (tmp_path / "out.txt").write_text("one\ntwo", encoding="utf-8")
     assert_refused(run("importance", *files[:-2]), "minilm writes no text beside the one that it reads")
     assert_refused(run("ablate", "L0H1", "--targets", "out.txt"), "no texts were given: give --file FILE")

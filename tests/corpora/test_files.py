@@ -263,7 +263,7 @@ def test_what_may_not_be_read_is_said(folder, monkeypatch):
     refuses(FileAccessError, "cannot read secret.txt: you have no permission to", open_corpus, "secret.txt")
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdin", None)
-    refuses(TextError, "there is no stdin to read from.", next, open_corpus("-").open())
+    refuses(TextError, "stdin is closed: there is nothing to read.", next, open_corpus("-").open())
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file here that is there and cannot be read")

@@ -558,7 +558,7 @@ def test_a_name_that_leaves_the_folder_is_refused_here_too(name, fresh, tmp_path
     outside.mkdir()
     (inside / "link").symlink_to(outside)
     given = PruningAsk.model_construct(model="m", heads="L1H1", name=name, empty_layers=False)
-    with pytest.raises(FileAccessError, match="it would not lie in"):
+    with pytest.raises(FileAccessError, match="it would not be in"):
         experiments.save_pruned(loaded("gpt2", draw(fresh)), given, inside, progress=quiet)
     assert list(outside.iterdir()) == []
 
