@@ -167,7 +167,7 @@ def test_part_whose_process_dies_in_the_middle_of_a_line_ends_at_once_and_says_s
     assert status == 1 and outcomes(lines) == {"first": "right", "halved": "wrong", "good": "right"}
     assert of(lines, "halved", "before") and time.time() - begin < 15.0, "it has 20 s of its own, and up to 40"
     assert of(lines, "halved", "part halved")["because"].endswith(
-        'a line of it is not JSON, and left out: \'{"what": "half of a li\'; its process ended (signal SIGKILL)'
+        'a line of it is no JSON, and left out: \'{"what": "half of a li\'; its process ended (signal SIGKILL)'
     )
 
 
@@ -176,7 +176,7 @@ def test_line_that_is_no_json_is_left_out_and_makes_its_part_wrong(made):
     assert status == 1 and outcomes(lines) == {"first": "right", "garbled": "wrong", "good": "right"}
     assert of(lines, "garbled", "before") and of(lines, "garbled", "after")
     because = of(lines, "garbled", "part garbled")["because"]
-    assert because == "a line of it is not JSON, and left out: '{\"what\": nothing}'"
+    assert because == "a line of it is no JSON, and left out: '{\"what\": nothing}'"
     assert of(lines, "good", "number")["process"] == of(lines, "first", "device")["process"], "its worker is well"
 
 
@@ -343,7 +343,7 @@ def test_part_alone_is_made_after_a_look_at_the_device(monkeypatch):
 def test_no_time_is_refused(minutes, capsys):
     with pytest.raises(SystemExit) as ended:
         cuda.main(["--minutes", minutes])
-    assert ended.value.code == 2 and "is not a time: give a number above 0." in capsys.readouterr().err
+    assert ended.value.code == 2 and "is no time: give a number above 0." in capsys.readouterr().err
 
 
 # ============================================================================================================== results

@@ -298,7 +298,7 @@ SMALL = {
 def test_tax_times_the_same_three_statistics_of_unlike_texts():
     case = tax.Case([5, 13, 8], {"three": tax.THREE, "record": None}, SMALL)
     calls, apart = tax.calls_of(case)
-    assert list(calls)[:4] == ["plain", "three", "record", "eager maps"], "texts of unlike lengths are not batch"
+    assert list(calls)[:4] == ["plain", "three", "record", "eager maps"], "texts of unlike lengths are no batch"
     assert 0 < apart < tax.SAME
     table, by_maps, recording = calls["three"](), calls["eager maps"](), calls["record"]()
     ours = np.stack([table.column(name) for name in tax.THREE], -1)

@@ -238,7 +238,7 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: mask-at-work, masked-scores, "),
     (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
     (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
-    (("masks", "--run", "masked-scores", "kind"), "'kind' is not a NAME=VALUE"),
+    (("masks", "--run", "masked-scores", "kind"), "'kind' is not NAME=VALUE"),
     (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is not a choice: use one of"),
     (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is not a whole number from 2 to 1,024"),
     (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
