@@ -3,11 +3,11 @@
 - `make test` checks the first calls (CALLS) of each function in each file of tests, `make test-all` every call.
 - What modules compute while they are imported is not checked: no test runs yet.
 - A function is made checkable when it is first called, and a dataclass when its first value is made: most of an import
-  never are. Of a function that stands in another, only the first: every call of the other makes it anew, and its checks
-  take a millisecond to make.
+  never are. Of a function that stands in another, only the first: every call of the other makes it again, and its
+  checks take a millisecond to make.
 - What a function refuses in words of ours, whatever its type says, meets these words: they are what people read.
 - The import hook keeps what it compiles under names of its own. Packages that our modules import keep the usual ones:
-  they are not compiled anew.
+  they are not compiled again.
 - For every call jaxtyping opens a scope and binds all arguments, at many times the price of the check itself. A
   function that speaks of no array has no shapes to compare: beartype alone checks it.
 """

@@ -51,7 +51,8 @@ def hashed(text: str) -> int:
 
 
 def draw_all() -> None:
-    """torch's, NumPy's and Python's global numbers begin anew: no test depends on those that its process ran before."""
+    """torch's, NumPy's and Python's global numbers start again: no test depends on those that its process ran
+    before."""
     everywhere = seed_of("global numbers")
     if torch.accelerator.is_available():
         torch.manual_seed(everywhere)

@@ -66,7 +66,7 @@ def test_parse_takes_exactly_one_head(text):
 
 def test_parse_guesses_what_was_meant_and_a_stack_must_have_a_name_that_it_can_read():
     refuses(HeadError, r"'3\.7' does not name one head.*did you mean 'L3H7'\?", Head.parse, "3.7")
-    refuses(HeadError, "self.stack='a:b' is no name for a stack", Head, "a:b", 0, 0)
+    refuses(HeadError, "self.stack='a:b' is not a name for a stack", Head, "a:b", 0, 0)
 
 
 @pytest.mark.parametrize(("layer", "index"), [(-1, 0), (0, -1)])
@@ -166,10 +166,10 @@ BAD = [
     ("(3, 6)", ONE, r"'\(3' in '\(3, 6\)' names no heads.*did you mean 'L3H6'\?"),
     ("L03H06", ONE, r"did you mean 'L3H6'\?"),
     ("encoder: 0.1", SEVERAL, r"did you mean 'encoder:L0H1'\?"),
-    (["L1", 3], ONE, r"3 in \['L1', 3\] is no head\. A list holds texts such as 'L3H7', or pairs \(3, 7\)"),
-    ([3, 6], ONE, r"3 in \[3, 6\] is no head.*did you mean 'L3H6'\?"),
-    ((3, 6, 1), ONE, r"3 in \[3, 6, 1\] is no head"),
-    ((3, 6.0), ONE, r"3 in \[3, 6\.0\] is no head"),
+    (["L1", 3], ONE, r"3 in \['L1', 3\] is not a head\. A list holds texts such as 'L3H7', or pairs \(3, 7\)"),
+    ([3, 6], ONE, r"3 in \[3, 6\] is not a head.*did you mean 'L3H6'\?"),
+    ((3, 6, 1), ONE, r"3 in \[3, 6, 1\] is not a head"),
+    ((3, 6.0), ONE, r"3 in \[3, 6\.0\] is not a head"),
     ((3, 7), ONE, r"'L3H7': there is no head 7 in L3: heads are 0 to 6\. Nearest: 'L3H6'\."),
     ([(3, -1)], ONE, r"\(3, -1\): -1: layers and heads count from 0, never from the end\."),
     ((0, 1), SEVERAL, r"'L0H1' does not say which stack"),

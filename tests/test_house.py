@@ -126,7 +126,8 @@ def bound(statement: ast.stmt) -> set[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    """`mh.attention.attend`; an argument's name, too, since a fixture is asked for by one; "" for what is no name."""
+    """`mh.attention.attend`; an argument's name, too, since a fixture is asked for by one; "" for what is not a
+    name."""
     match node:
         case ast.Name(id=name) | ast.arg(arg=name):
             return name

@@ -188,7 +188,7 @@ def test_a_kind_of_a_parameter_that_is_not_there_is_told(pytester):
     pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
     pytester.makepyfile(SUITE.replace("thinned", "thinned(z=(1,))"))
     result = pytester.runpytest_inprocess("-p", "no:xdist", "-o", "markers=slow\nthinned")
-    result.stderr.fnmatch_lines(["*test_grid is thinned by z, which is no parameter of it"])
+    result.stderr.fnmatch_lines(["*test_grid is thinned by z, which is not a parameter of it"])
 
 
 # ====================================================================================================== checks of types
@@ -306,9 +306,9 @@ def test_where_checks_are_turned_off_nothing_is_checked():
 
 def test_refused_value_meets_our_own_message_and_types_are_checked_again_afterwards():
     def refusing(word: str) -> None:
-        raise ValueError(f"{word!r} is no word")
+        raise ValueError(f"{word!r} is not a word")
 
-    refuses(ValueError, "3 is no word", check(refusing), 3)
+    refuses(ValueError, "3 is not a word", check(refusing), 3)
     with pytest.raises(BeartypeCallHintViolation):
         count(["no", "word"])
 

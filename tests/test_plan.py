@@ -229,7 +229,7 @@ def test_empty_sets_are_written_as_nothing_and_every_kind_is_one_to_ablate_with(
     refuses(PlanError, "names no heads: a step that touches none changes nothing", Ablate, none)
     refuses(PlanError, "source=.* names no heads", Copy, "L1", source=[])
     for share in (-0.1, 1.01, float("nan")):
-        refuses(PlanError, f"share={share} is no share of the source's weights", Copy, "L1", "L1H0", share)
+        refuses(PlanError, f"share={share} is not a share of the source's weights", Copy, "L1", "L1H0", share)
     refuses(PlanError, "share='half' of Copy is a str: give a number", Copy, "L1", "L1H0", "half")
     assert [Ablate("L1", kind=kind).kind for kind in KINDS] == ["zero", "mean", "resample", "first", "streaming"]
 
@@ -244,7 +244,7 @@ BAD_STEPS = [
      "loud means nothing to step 'ablate', which takes heads, kind"),
     ({"step": "ablate", 3: 1, "x": 2}, PlanError, "3, x means nothing to step 'ablate'"),
     ({"step": "ablate", "heads": "L1", "kind": "mute"}, PlanError,
-     "kind='mute' is no way to ablate: use one of zero"),
+     "kind='mute' is not a way to ablate: use one of zero"),
     ({"step": "ablate"}, PlanError, "step 'ablate' is not complete: it takes heads"),
     ({"step": "scale", "heads": "L1"}, PlanError, "step 'scale' is not complete"),
     ({"step": "copy", "heads": "L1"}, PlanError, "step 'copy' is not complete"),
@@ -252,10 +252,10 @@ BAD_STEPS = [
     ({"step": "ablate", "heads": {}}, PlanError, "names no heads"),
     ({"step": "ablate", "heads": ""}, HeadError, "'' names no heads"),
     ({"step": "ablate", "heads": "head 3"}, HeadError, "'head 3' names no heads"),
-    ({"step": "ablate", "heads": [["L1"]]}, HeadError, r"\['L1'\] in .* is no head"),
-    ({"step": "scale", "heads": "L1", "factor": float("nan")}, PlanError, "factor=nan is no number to multiply by"),
-    ({"step": "scale", "heads": "L1", "factor": float("inf")}, PlanError, "factor=inf is no number"),
-    ({"step": "scale", "heads": "L1", "factor": 10**400}, PlanError, "factor=1000000.* is no number to multiply by"),
+    ({"step": "ablate", "heads": [["L1"]]}, HeadError, r"\['L1'\] in .* is not a head"),
+    ({"step": "scale", "heads": "L1", "factor": float("nan")}, PlanError, "factor=nan is not a number to multiply by"),
+    ({"step": "scale", "heads": "L1", "factor": float("inf")}, PlanError, "factor=inf is not a number"),
+    ({"step": "scale", "heads": "L1", "factor": 10**400}, PlanError, "factor=1000000.* is not a number to multiply by"),
     ({"step": "scale", "heads": "L1", "factor": True}, PlanError, "factor=True of Scale is a bool"),
     ({"step": "ablate", "heads": "L1", "text": "a cat"}, PlanError, "text='a cat' with kind='zero'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "text": " "}, PlanError, "text=' ' with kind='resample'"),
@@ -263,19 +263,19 @@ BAD_STEPS = [
      "sink=4 is for kind='streaming', not for 'zero': leave it"),
     ({"step": "ablate", "heads": "L1", "kind": "first", "recent": 4}, PlanError, "recent=4 is for kind='streaming'"),
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": -1}, PlanError,
-     "sink=-1 is no number of keys to keep: give a whole number, 0 or more"),
+     "sink=-1 is not a number of keys to keep: give a whole number, 0 or more"),
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "recent": 0}, PlanError,
-     "recent=0 is no .* number, 1 or more"),
+     "recent=0 is not .* number, 1 or more"),
     ({"step": "ablate", "heads": "L1", "kind": "streaming", "sink": True}, PlanError, "sink=True of Ablate is a bool"),
     ({"step": "ablate", "heads": "L1", "per_position": True}, PlanError, "per_position= is for kind='mean'"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "seed": -1}, PlanError, "seed=-1 is out of range"),
     ({"step": "ablate", "heads": "L1", "kind": "resample", "seed": 10**30}, PlanError, "is out of range"),
-    ({"step": "skip_output_projection", "layer": "L1H2"}, PlanError, "layer='L1H2' is no layer"),
-    ({"step": "skip_output_projection", "layer": "L1H2, L3"}, PlanError, "layer='L1H2, L3' is no layer"),
+    ({"step": "skip_output_projection", "layer": "L1H2"}, PlanError, "layer='L1H2' is not a layer"),
+    ({"step": "skip_output_projection", "layer": "L1H2, L3"}, PlanError, "layer='L1H2, L3' is not a layer"),
     ({"step": "skip_output_projection", "layer": -1}, HeadError, "'L-1' names no heads"),
-    ({"step": "skip_output_projection", "layer": True}, PlanError, "layer=True is no layer"),
-    ("ablate L1", PlanError, "'ablate L1' is no step"),
-    (None, PlanError, "None is no step"),
+    ({"step": "skip_output_projection", "layer": True}, PlanError, "layer=True is not a layer"),
+    ("ablate L1", PlanError, "'ablate L1' is not a step"),
+    (None, PlanError, "None is not a step"),
 ]  # fmt: skip
 
 
@@ -292,7 +292,7 @@ def test_a_step_that_cannot_be_is_told_in_a_line(entry, kind, words):
         ("", "a plan is JSON, and this is not"),
         ("{'steps': []}", "a plan is JSON"),
         ("[" * 100_000, "a plan is a list of steps, and this is nested too deep to be one"),
-        ('{"steps": [{"step": "scale", "heads": "L1", "factor": ' + "1" * 5000 + "}]}", "a plan is JSON|is no number"),
+        ('{"steps": [{"step": "scale", "heads": "L1", "factor": ' + "1" * 5000 + "}]}", "a plan is JSON|not a number"),
         ("3", r'a plan is \{"steps": \[\.\.\.\]\}, not 3'),
         ("[]", "a plan is"),
         ('{"steps": "L1"}', "a plan is"),
@@ -320,7 +320,7 @@ def nested(depth, inner):
 
 @pytest.mark.parametrize("heads", [nested(900, "L1"), nested(100_000, "L1")], ids=["900", "100000"])
 def test_heads_however_deep_are_told(heads):
-    with pytest.raises((HeadError, PlanError), match="is no head|lists in lists"):
+    with pytest.raises((HeadError, PlanError), match="is not a head|lists in lists"):
         Plan.from_dict({"steps": [{"step": "ablate", "heads": heads}]})
 
 

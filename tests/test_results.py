@@ -89,7 +89,7 @@ LIVE = {
     "SwiGLU": "a layer: `state_dict`", "OwnTexts": "texts to be read", "Tokenizer": "transformers' own",
     "BatchSums": "of one batch", "NotFused": "stands where there is no weight",
 }  # fmt: skip
-"""Classes that a function returns and that are no results, each with what it lives by."""
+"""Classes that a function returns and that are not results, each with what it lives by."""
 
 NO_RESULTS = (
     "attention",
@@ -117,7 +117,7 @@ TAKEN = {
     "Region": "a part of a map that is drawn", "Weights": "a part of an `Architecture`",
     "PilImage": "Pillow's own",
 }  # fmt: skip
-"""Classes that a function of the other packages returns and that are no results either, each with what it is."""
+"""Classes that a function of the other packages returns and that are not results either, each with what it is."""
 
 COLD = "The cat sat on the mat, and it was cold."
 TEXTS = ["The cat sat on the mat, and it was warm.", "A dog ran. The dog was tired, because it ran.", "One two three."]
@@ -662,7 +662,7 @@ def test_table_is_drawn_by_any_of_its_columns_and_a_column_without_numbers_is_re
     assert "entropy" in (tmp_path / "grid.svg").read_text(encoding="utf-8")
     refuses(
         mh.errors.StatisticError,
-        r"column='module' is no column of numbers .* it has entropy, sink_mass",
+        r"column='module' is not a column of numbers .* it has entropy, sink_mass",
         table.plot,
         "module",
     )
@@ -807,7 +807,11 @@ def test_corpus_that_changed_or_can_be_read_once_only_is_refused(tmp_path):
     path.write_text("\n\n".join(TEXTS))
     data = pickle.dumps(mh.open_corpus(path))
     path.write_text("Another page.")
-    with pytest.raises(mh.errors.TextError, match=r"page\.txt has changed since this corpus was pickled: open it anew"):
+    with pytest.raises(
+        mh.errors.TextError,
+        match=r"page\.txt has changed since this corpus was pickled: open "
+        r"it again",
+    ):
         pickle.loads(data)
     with pytest.raises(
         mh.errors.TextError, match="a stream of texts can be read once only, and not be pickled: give a list"
@@ -877,7 +881,7 @@ def test_results_that_are_no_lists_say_where_their_parts_are():
 
 def test_result_of_heads_is_hidden_in_no_array_of_one_object(minilm):
     importance = mh.importance(minilm, TEXTS, "gradient")
-    refuses(mh.errors.HeadError, r"^Importance is no array: to_pandas\(\) has its numbers", np.asarray, importance)
+    refuses(mh.errors.HeadError, r"^Importance is not an array: to_pandas\(\) has its numbers", np.asarray, importance)
     roles = mh.find_roles(minilm, TEXTS)
     assert [*np.asarray(roles)] == [*roles]  # a sequence, as any other
 

@@ -30,7 +30,7 @@ def thin(items: Iterable[Any]) -> None:
         thinned = grid[0].get_closest_marker("thinned")
         for name in thinned.kwargs:
             if name not in grid[0].callspec.params:
-                raise pytest.UsageError(f"{function} is thinned by {name}, which is no parameter of it")
+                raise pytest.UsageError(f"{function} is thinned by {name}, which is not a parameter of it")
         quick = [quick[at] for at in sorted(chosen([item.callspec.params for item in quick], thinned.kwargs))]
         for item in grid:
             if item not in quick:

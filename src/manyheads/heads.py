@@ -76,7 +76,9 @@ class Head:
 
     def __post_init__(self) -> None:
         if self.stack and not _STACK.fullmatch(self.stack):
-            raise HeadError(f"{self.stack=} is no name for a stack: use letters, digits, '_' and '.', a letter first.")
+            raise HeadError(
+                f"{self.stack=} is not a name for a stack: use letters, digits, '_' and '.', a letter first."
+            )
         if self.layer < 0 or self.index < 0:
             raise HeadError(f"{self.layer=}, {self.index=}: layers and heads count from 0, never from the end.")
 
@@ -107,7 +109,7 @@ class Head:
 
 @dataclass(frozen=True, order=True)
 class LayerPlace:
-    """A place of a layer that is no head: `str(place)` is "L3 stream" or "encoder:L3 feed-forward"."""
+    """A place of a layer that is not a head: `str(place)` is "L3 stream" or "encoder:L3 feed-forward"."""
 
     stack: str
     layer: int
@@ -281,7 +283,7 @@ def parts_of(what: object) -> Iterator[re.Match[str]]:
             if not isinstance(item, (str, Head)) and _pair_in(item) is None:
                 guess = _did_you_mean(items, numbers=2)
                 raise HeadError(
-                    f"{item!r} in {items!r} is no head. A list holds texts such as 'L3H7', or pairs (3, 7){guess}."
+                    f"{item!r} in {items!r} is not a head. A list holds texts such as 'L3H7', or pairs (3, 7){guess}."
                 )
         for item in items:
             yield from parts_of(item if isinstance(item, (str, Head)) else _pair_in(item))

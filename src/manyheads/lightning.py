@@ -29,7 +29,7 @@ class HeadWatch(WatchCallback, Callback):
     and into `trainer.callback_metrics`, which checkpoints and early stopping monitor; each head's go to `out`, and
     `pictures` to TensorBoard and W&B. `every`, `statistics`, `rows`, `out`, `log_heads`, `pictures`, `on_alert`,
     `limits`, `unseen`: as in `watch`; an alert that is to stop the training sets `trainer.should_stop` (`stopped_by`
-    says why). `layers`: whether layers are logged, too. `qk_clip`: the largest logit allowed, held by `QKClip` after
+    says why). `layers`: whether layers are logged as well. `qk_clip`: the largest logit allowed, held by `QKClip` after
     each step of the optimizer. `.watch` is the open watch.
 
     Passes are the calls of `training_step`. In a module with a compiled part, that part is watched, by a probe.

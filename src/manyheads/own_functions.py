@@ -29,7 +29,7 @@ def argument_names(
 ) -> tuple[str, ...]:
     """The arguments of a function that are among `known`; others keep their defaults.
 
-    `about` begins the message. Raises `error` for what is no function, for an argument that is unknown and has no
+    `about` begins the message. Raises `error` for what is not a function, for an argument that is unknown and has no
     default, and where none is known.
     """
     offered = ", ".join(known)

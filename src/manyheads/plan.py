@@ -62,7 +62,7 @@ class Ablate:
 
     def __post_init__(self) -> None:
         _set_heads(self)
-        one_of("kind", self.kind, KINDS, PlanError, "is no way to ablate")
+        one_of("kind", self.kind, KINDS, PlanError, "is not a way to ablate")
         if not isinstance(self.per_position, bool):
             raise PlanError(
                 f"per_position={self.per_position!r} is a {type(self.per_position).__name__}: True or False."
@@ -86,7 +86,9 @@ class Ablate:
                 continue
             _check_type(self, name, int)
             if not least <= value <= MOST_KEYS:
-                raise PlanError(f"{name}={value} is no number of keys to keep: give a whole number, {least} or more.")
+                raise PlanError(
+                    f"{name}={value} is not a number of keys to keep: give a whole number, {least} or more."
+                )
 
     @property
     def needs_corpus(self) -> bool:
@@ -106,7 +108,7 @@ class Scale:
         _set_heads(self)
         _check_type(self, "factor", (int, float))
         if not -LARGEST <= self.factor <= LARGEST:  # NaN is neither
-            raise PlanError(f"factor={str(self.factor)[:40]} is no number to multiply by: give a finite one.")
+            raise PlanError(f"factor={str(self.factor)[:40]} is not a number to multiply by: give a finite one.")
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,9 @@ class Copy:
         _set_heads(self, "source")
         _check_type(self, "share", (int, float))
         if not 0 <= self.share <= 1:  # NaN is neither
-            raise PlanError(f"share={str(self.share)[:40]} is no share of the source's weights: give a number, 0 to 1.")
+            raise PlanError(
+                f"share={str(self.share)[:40]} is not a share of the source's weights: give a number, 0 to 1."
+            )
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ class SkipOutputProjection:
     def __post_init__(self) -> None:
         text = f"L{self.layer}" if type(self.layer) is int else self.layer
         if not isinstance(text, str) or any("H" in part.rpartition(":")[2] for part in text.split(",")):
-            raise PlanError(f"layer={self.layer!r} is no layer: write a number, or a layer as in 'L3', 'L*'.")
+            raise PlanError(f"layer={self.layer!r} is not a layer: write a number, or a layer as in 'L3', 'L*'.")
         object.__setattr__(self, "layer", text)
         _set_heads(self, "layer")
 
@@ -274,7 +278,7 @@ class Plan:
 
     `counted`: read from a file of an earlier manyheads, in which L1 is the second layer that attends, and not the
     model's own layer 1. A model in which that differs refuses it. So it is with the step of a `HeadSplit` that has no
-    layer without attention, which may be of such a file, too.
+    layer without attention, which may also come from such a file.
     """
 
     steps: tuple[Step, ...]
@@ -286,7 +290,8 @@ class Plan:
             raise PlanError(f"a plan is a list of steps, not a {type(steps).__name__}: Plan([Ablate('L3H7')]).")
         if wrong := [step for step in listed if not isinstance(step, Step)]:
             raise PlanError(
-                f"{wrong[0]!r} is no step of a plan: use {', '.join(kind.__name__ for kind in KINDS_OF_STEP.values())}."
+                f"{wrong[0]!r} is not a step of a plan: use "
+                f"{', '.join(kind.__name__ for kind in KINDS_OF_STEP.values())}."
             )
         # Taken over from a step: a copy of it has the default again.
         steps_counted = [isinstance(step, Ablate) and step.counted for step in listed]
@@ -431,7 +436,7 @@ def describe(step: Step) -> str:
 def _read_step(entry: object) -> Step:
     """One entry of "steps", with exactly the fields of its kind. Raises PlanError or HeadError."""
     if not isinstance(entry, Mapping):
-        raise PlanError(f'{_short(entry)} is no step: write {{"step": "ablate", "heads": "L3H7"}}.')
+        raise PlanError(f'{_short(entry)} is not a step: write {{"step": "ablate", "heads": "L3H7"}}.')
     values = dict(cast("Mapping[str, Any]", entry))
     if "step" not in values:
         kinds = ", ".join(KINDS_OF_STEP)

@@ -59,7 +59,7 @@ class PrivateName:
 
     @property
     def name(self) -> str:
-        """As this package says it: the last part that is no overload of an operator."""
+        """As this package says it: the last part that is not an overload of an operator."""
         return self.path.removesuffix(".default").replace(":", ".").split(".")[-1]
 
 
@@ -100,7 +100,7 @@ NAMES = (
         "steps of a generation with a static cache would be compiled, and not seen: refused",
     ),
     PrivateName(
-        "transformers.modeling_utils:PreTrainedModel._from_config", "<=4.53", "a model cannot be built anew: refused"
+        "transformers.modeling_utils:PreTrainedModel._from_config", "<=4.53", "a model cannot be built again: refused"
     ),
     PrivateName(
         "transformers.generation.continuous_batching.continuous_api:ContinuousMixin.init_continuous_batching", "4.57",
@@ -121,7 +121,7 @@ NAMES = (
                 "generate makes a cache of its own in an mh.streaming block, which is refused"),
     PrivateName("transformers.modeling_outputs:BaseModelOutputWithPast.cache", "5.24",
                 "its older name, past_key_values, is read, given and returned"),
-    PrivateName("transformers.initialization:no_init_weights", "5.0", "a model cannot be built anew: refused"),
+    PrivateName("transformers.initialization:no_init_weights", "5.0", "a model cannot be built again: refused"),
     PrivateName("transformers:PreTrainedConfig()._attn_implementation", "<=4.53", "'unknown' is recorded"),
     PrivateName("transformers:PreTrainedConfig()._name_or_path", "<=4.53", "a model is called by its class"),
     PrivateName("transformers.models.auto.configuration_auto:CONFIG_MAPPING_NAMES", "<=4.53",
@@ -294,7 +294,7 @@ def marks_of(model: nn.Module) -> Iterator[tuple[object, ...]]:
 def forget_capturing_hooks(model: nn.Module) -> None:
     """Remove the hooks by which transformers' models collect maps and hidden states.
 
-    A model gets them when it is first asked for either, and again when it is asked anew. They are local functions,
+    A model gets them when it is first asked for either, and again when it is asked again. They are local functions,
     which nothing can pickle. Not while another thread runs the model: its outputs would lack what it asked for.
     """
     for module in model.modules():
@@ -340,7 +340,7 @@ def is_paged(value: object) -> bool:
 
 
 def attention_of(model: object) -> str | None:
-    """The name of a model's attention function ("sdpa"); None where it is no model of transformers."""
+    """The name of a model's attention function ("sdpa"); None where it is not a model of transformers."""
     return getattr(getattr(model, "config", None), ATTENTION, None)
 
 

@@ -61,16 +61,16 @@ log = logging.getLogger("manyheads")
 
 @dataclass(frozen=True)
 class Engine:
-    """Ray, and how much of it. Give it as `engine=`.
+    """Ray, and which of its resources to use. Give it as `engine=`.
 
-    - address: of a cluster, "HOST:PORT", "ray://..." or "auto"; None: this machine's cores, or the cluster to which
+    - address: the cluster's, "HOST:PORT", "ray://..." or "auto"; None: this machine's cores, or the cluster to which
       this process is connected already (`ray.init`).
     - actors: how many processes measure; None: one for each accelerator, or where there is none, for each core.
-    - gpus: accelerators of each, which may be a part of one; None: one where the cluster has some. With several, a
+    - gpus: accelerators for each process, which may be a part of one; None: one if the cluster has any. With several, a
       machine's, each actor loads the model with its layers spread over them (`load(device="auto")`).
-    - cpus: cores of each, and torch's threads in it.
-    - every: seconds after which an actor hands over its sums: what is measured again at most if it dies. Stretched
-      where all of them would hand over more than 50 MB a second.
+    - cpus: cores for each process, and torch's threads in it.
+    - every: seconds after which an actor hands over its sums. If it dies, at most this much is measured again.
+      Stretched where all of them would hand over more than 50 MB a second.
     - ahead: how many chunks an actor is given at a time.
     - shard_by: "text": the driver reads the texts, and sends them. "file": each actor opens files of its own, which
       must lie where all machines see them; the sums are those of shards by file (`Corpus.shard`), added. Where reading
@@ -102,10 +102,10 @@ class Engine:
             raise EngineError(
                 f"gpus={self.gpus!r}: an actor has a part of an accelerator, or whole ones: give 0 to 1, or 2, 3, ..."
             )
-        one_of("shard_by", self.shard_by, DEALT, EngineError, "is no way to deal out texts")
+        one_of("shard_by", self.shard_by, DEALT, EngineError, "is not a way to deal out texts")
 
     def check(self) -> None:
-        """See to it that there is Ray, and that its address answers, before what is slow. Errors: EngineError."""
+        """Check that Ray is installed and that its address answers, before slow work begins. Errors: EngineError."""
         # Importing it takes seconds, in which the address could have answered.
         if not (sys.modules["ray"] if "ray" in sys.modules else importlib.util.find_spec("ray")):
             imported()

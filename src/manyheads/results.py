@@ -1,8 +1,8 @@
 """What results share: their view in a notebook, their figure, their table.
 
 A result's line is its `repr`, and its plain data `to_dict`. Three bases stand here: `Shown`; `Tabular`, a result that
-is a table; `NotIterated`, one that is no list. Figures are drawn above everything that has one (`manyheads.figures`):
-`figure_of` finds them by name.
+is a table; `NotIterated`, one that is not a list. Figures are drawn above everything that has one
+(`manyheads.figures`): `figure_of` finds them by name.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
@@ -93,7 +93,7 @@ class Tabular(Shown):
 
 
 class NotIterated:
-    """Base of results that are no list, of heads or of anything else. `instead` of a subclass says where its parts are.
+    """Base of results that are not a list. `instead` of a subclass says where its parts are.
 
     Without it Python would name no other way, and ask one that is read by head for entry 0, 1, ...
     """

@@ -36,7 +36,7 @@ class Site:
 
     `stack` is "" where the model has only one, or where it is the plain one beside others; `layer` is the model's own
     number of the layer, from 0: layers without attention leave gaps. A number that two layers would have (a block that
-    is called again, stages that number their blocks anew) stays with the first of them: `layer_number` says what the
+    is called again, stages that number their blocks again) stays with the first of them: `layer_number` says what the
     others get. `module` is the path of the module that attends ("encoder.layer.3.attention.self"); where it is called
     again in one pass, "#2" follows, then "#3". `qk_dim` and `v_dim` are the widths d and f of one head. `num_kv_heads`
     is `num_heads` (MHA), a divisor of it (GQA) or 1 (MQA).
@@ -172,7 +172,7 @@ def layer_number(own: int | None, taken: Collection[int]) -> int:
     """The number of a layer that attends: the model's `own`; or else, where it has none, as many as are `taken`.
 
     Where the stack has that number already, the largest one plus 1, and so it is no more the model's own: of a block
-    that is called again, of stages whose blocks are numbered anew, and of layers after them that find their number
+    that is called again, of stages whose blocks are numbered again, and of layers after them that find their number
     taken. `layers.0`, `layers.1`, `layers.1` again and `layers.2` are 0, 1, 2, 3; so L3 is `layers.2`. The stages
     `1.0`, `1.1`, `2.0`, `2.1` are 1, 2, 3, 4. `Site.module` tells which module a layer is.
     """

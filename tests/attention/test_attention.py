@@ -271,7 +271,7 @@ def some_mask(rng, kind):
         "nothing in one text": (None, square & (np.arange(B) < 1)[:, None, None, None], "one call a text"),
         "a slice of keys of some rows": (None, ones & (key > 1) & (np.arange(Q) < 4)[:, None], "all texts in one call"),
     }
-    slices, dense = "rows see runs that are no plain slice", "the mask's rows are not runs of keys"
+    slices, dense = "rows see runs that are not a plain slice", "the mask's rows are not runs of keys"
     tiles = {
         "causal with a cache": (Mask.causal(Q, K), (key <= row[:Q] + K - Q)[None, None], slices),
         "window": (Mask.causal(K, K, window=3), ((key <= row) & (key > row - 3))[None, None], slices),
@@ -419,8 +419,8 @@ def test_shapes_that_do_not_fit_are_an_error(sizes, message):
     ({"mask": Mask.full(K, Q)},
      "the mask is for 11 queries and 7 keys, but q has 7 and k has 11: build it with these sizes."),
     ({"mask": Mask.full(Q, K).expand(3)}, "the mask is for 3 texts, but q has 2: give 1 or 2."),
-    ({"softcap": 0.0}, "softcap=0.0 is no cap"),
-    ({"softcap": -1.0}, "softcap=-1.0 is no cap: it squeezes scores into (-softcap, softcap). Use None"),
+    ({"softcap": 0.0}, "softcap=0.0 is not a cap"),
+    ({"softcap": -1.0}, "softcap=-1.0 is not a cap: it squeezes scores into (-softcap, softcap). Use None"),
     ({"sinks": torch.ones(1)}, "sinks has shape (1,): give one sink a query head, (6,)."),
     ({"sinks": torch.ones(G)}, "sinks has shape (3,)"),
     ({"bias": torch.ones(Q, K)}, "bias has shape (7, 11), but (text, head, query, key) is (2, 6, 7, 11)"),

@@ -92,7 +92,7 @@ def test_padding_and_a_last_axis_are_off_and_the_rows_stay_in_order(fresh):
 @pytest.mark.parametrize("texts", [1, B])
 @pytest.mark.parametrize("backend", kernels.CUDA, ids=[one.name for one in kernels.CUDA.values()])
 def test_attend_takes_output_and_lse_from_the_kernel_that_torch_chooses(backend, texts, width, chosen, spans, fake):
-    """Widths that are no multiple of 8, values wider than keys; one call for all texts, and a call a text."""
+    """Widths that are not a multiple of 8, values wider than keys; one call for all texts, and a call a text."""
     chosen(backend)
     spans(causal=texts > 1)
     q, k, v = fake((B, H, Q, D), (B, G, K, D), (B, G, K, width), dtype=torch.float16)

@@ -230,4 +230,4 @@ def test_what_does_not_fit_is_refused(rng, unchecked_types):
         max_logits(q, k, lse[..., 1:])
     with pytest.raises(ShapeError, match="give a Mask of manyheads.attention.masks"):
         max_logits(q, k, lse, torch.ones(B, H, 7, 11, dtype=torch.bool))  # pyright: ignore[reportArgumentType]
-    refuses(ShapeError, "rows=0 are no rows to read", largest_scores, q, k, lse, Mask.full(7, 11), Rule(1.0), rows=0)
+    refuses(ShapeError, "rows=0 are not rows to read", largest_scores, q, k, lse, Mask.full(7, 11), Rule(1.0), rows=0)

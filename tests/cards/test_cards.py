@@ -1,7 +1,7 @@
 """Cards: every number is that of the command which the card names, the sentence follows from the facts by rules, what a
 model cannot be asked is said, and the site holds all of it, whatever a text says.
 
-The oracle of a number is the library's own call, run anew; of a map, the model's own eager attention.
+The oracle of a number is the library's own call, run again; of a map, the model's own eager attention.
 """
 
 import ast
@@ -84,7 +84,7 @@ def test_numbers_of_a_card_are_those_of_the_calls_that_it_names(small, monkeypat
 
 
 def assert_numbers(lm, card, corpora, texts):
-    """The numbers of a card against the library's calls, run anew."""
+    """The numbers of a card against the library's calls, run again."""
     head, close = str(card.head), {"rel": 1e-3, "abs": 2e-6}
     lost, command = card["lost"].facts[0], card["lost"].command
     if len(lm.spec.heads.heads) > 100:
@@ -223,7 +223,7 @@ def test_card_is_plain_data_and_back(small):
     for card in small[1]:
         assert Card.from_dict(json.loads(json.dumps(card.to_dict()))) == card
         assert str(card.head) in repr(card) and "\n" not in repr(card) and card.sentence in str(card)
-        with pytest.raises(KeyError, match="'nothing' is no section of a card: evidence, looks, why"):
+        with pytest.raises(KeyError, match="'nothing' is not a section of a card: evidence, looks, why"):
             card["nothing"]
 
 

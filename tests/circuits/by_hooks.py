@@ -1,6 +1,6 @@
 """What patching should do, done by forward hooks of plain torch on transformers' own modules, in float64.
 
-Nothing of manyheads is in it, and no attention is written anew: a patched query is the output of the model's own query
+Nothing of manyheads is in it, and no attention is written again: a patched query is the output of the model's own query
 projection, put in place by a hook. A head that alone reads another run's keys: the layer runs with all keys of its
 key/value head replaced, and of that pass this one head's output is taken into the unpatched run.
 """

@@ -365,7 +365,7 @@ def test_an_answer_is_one_token(fresh):
     ("answers", "options", "message"),
     [
         ([1, 2], {}, "2 answers were given for 3 texts"),
-        (VOCAB_SIZE, {}, rf"answer {VOCAB_SIZE} is no token: ids are 0 to {VOCAB_SIZE - 1}"),
+        (VOCAB_SIZE, {}, rf"answer {VOCAB_SIZE} is not a token: ids are 0 to {VOCAB_SIZE - 1}"),
         ((1, 2, 3), {}, r"answer \(1, 2, 3\) has 3 parts: a pair has two"),
         ("", {}, "makes no token of the answer ''"),
         (1, {"position": 9}, r"position 9 is not in a text of \d tokens: give 0 to"),
@@ -395,7 +395,7 @@ def test_a_model_without_logits_is_refused(minilm):
         ),
         ("transformer.drop", lambda x: x.sin(), r"a step that is not linear \(SinBackward0\)"),
         ("transformer.drop", lambda x: x * x, r"a step that is not linear \(MulBackward0\)"),
-        ("transformer.ln_f", lambda x: x**3, r"transformer.ln_f \(LayerNorm\) is no norm that is known"),
+        ("transformer.ln_f", lambda x: x**3, r"transformer.ln_f \(LayerNorm\) is not a norm that is known"),
         ("lm_head", lambda x: x**3, "what follows the unembedding is neither a factor nor a cap"),
     ],
 )

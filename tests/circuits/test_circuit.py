@@ -176,8 +176,8 @@ def test_what_is_to_be_held_out_and_cannot_be_is_refused(fresh):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"keep": 0.0}, r"keep=0.0 is no share of the metric to keep: give a number above 0, and at most 1"),
-        ({"keep": 1.5}, "is no share"),
+        ({"keep": 0.0}, r"keep=0.0 is not a share of the metric to keep: give a number above 0, and at most 1"),
+        ({"keep": 1.5}, "is not a share"),
         ({"random_sets": -1}, "random_sets=-1: give 0 or more sets"),
     ],
 )

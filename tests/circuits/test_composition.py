@@ -218,7 +218,7 @@ def test_a_table_has_a_row_for_each_pair_that_can_be(fresh):
 
 def test_what_cannot_be_asked(fresh, minilm):
     lm = llama(fresh)
-    with pytest.raises(StatisticError, match="kind='o' is no composition: use one of q, k, v"):
+    with pytest.raises(StatisticError, match="kind='o' is not a composition: use one of q, k, v"):
         composition(lm).strongest("o")
     with pytest.raises(HeadError, match="give texts, or leave them out"):
         composition(lm, writers="L0")

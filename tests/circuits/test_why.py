@@ -249,7 +249,7 @@ def test_without_is_what_the_model_does_where_the_writer_is_taken_out(name, fres
 
 
 def test_a_writer_of_a_post_norm_model_is_really_taken_out(fresh):
-    """BERT: the stream passes norms, so what a head of layer 0 wrote goes through them anew, all else as it was."""
+    """BERT: the stream passes norms, so what a head of layer 0 wrote goes through them again, all else as it was."""
     lm = loaded("bert", fresh)
     head, query, key, writer = 3, 6, 2, 1
     layers, kept = lm.model.bert.encoder.layer, {}
@@ -384,7 +384,7 @@ def test_one_step_further_asks_the_writer_where_it_looked_itself(fresh):
     side = "query" if abs(answer.of("L1H0", "query").share) > abs(row.share) else "key"
     chosen = answer.further(lm, "L1H0").from_token
     assert chosen == (answer.from_token if side == "query" else answer.to_token[:2])
-    with pytest.raises(HeadError, match="L2H1 is no head that wrote either side of this weight: there are L"):
+    with pytest.raises(HeadError, match="L2H1 is not a head that wrote either side of this weight: there are L"):
         answer.further(lm, "L2H1")
 
 
@@ -478,7 +478,7 @@ def test_a_recording_of_the_text_is_the_text(fresh):
 
 @pytest.mark.parametrize(("arguments", "error", "message"), [
     (("L1H2", "the"), TextError, "query='the' is in this text 2 times, at 3 and 7: give the position"),
-    (("L1H2", "dog", "zebra"), TextError, "key='zebra' is no token of this text"),
+    (("L1H2", "dog", "zebra"), TextError, "key='zebra' is not a token of this text"),
     (("L1H2", 99), TextError, r"query=99: this text has 12 tokens, 0 to 11"),
     (("L1H2", True), TextError, r"query=True: give a token of the text"),
     (("L1H2", "dog", "cat"), TextError, "L1H2 does not see 'cat' .8. from 'dog' .4.: its mask hides it. .* 0 to 4"),
@@ -500,7 +500,7 @@ def test_rows_and_one_weight_are_not_asked_together(fresh):
         mh.why(lm, [TEXT], "L1H2", "cat", where="first")
     with pytest.raises(StatisticError, match="give a text, or where= for means"):
         mh.why(lm, [TEXT], "L1H2")
-    with pytest.raises(StatisticError, match="where='sideways' is no kind of rows"):
+    with pytest.raises(StatisticError, match="where='sideways' is not a kind of rows"):
         mh.why(lm, [TEXT], "L1H2", where="sideways")
     with pytest.raises(StatisticError, match="where= reads texts, and was given a recording"):
         mh.why(lm, mh.record(lm, TEXT), "L1H2", where="first")

@@ -498,7 +498,7 @@ def test_bad_input_is_refused_in_words(fresh):
         source="words",
     )
     refuses(TextError, r"the token 'the cat' has 2 tokens \(.*\), not one", writes, lm, "L1H2", tokens=["the cat"])
-    refuses(TextError, "token 9999 is no token: ids are 0 to", writes, lm, "L1H2", tokens=[9999])
+    refuses(TextError, "token 9999 is not a token: ids are 0 to", writes, lm, "L1H2", tokens=[9999])
     refuses(TextError, "token 1.5 is a float: give a word, a token's id.", writes, lm, "L1H2", tokens=[1.5])
     got = writes(lm, "L1H2", tokens=["cat"])
     refuses(
@@ -515,7 +515,7 @@ def test_bad_input_is_refused_in_words(fresh):
     )
     refuses(
         ModelError,
-        "reads pictures or sounds, so what its heads write is no token",
+        "reads pictures or sounds, so what its heads write is not a token",
         writes,
         loaded("vit", fresh),
         "L1H1",

@@ -154,7 +154,7 @@ def test_a_backend_that_matplotlib_does_not_know_is_said_before_a_model_is_loade
     environment = {**os.environ, "MPLBACKEND": "foo"}
     command = [sys.executable, "-m", "manyheads", "look", "--plot", str(tmp_path / "grid.png")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    said = "manyheads: MPLBACKEND is wrong: 'foo' is no backend that matplotlib knows, and with it matplotlib does not"
+    said = "manyheads: MPLBACKEND is wrong: 'foo' is not a backend that matplotlib knows, so matplotlib does not"
     assert done.returncode == 2 and done.stderr.startswith(said) and done.stderr.count("\n") == 1, done.stderr
 
 
@@ -378,7 +378,7 @@ def test_help_shows_every_word_of_options_and_leaves_the_wrapping_of_paragraphs_
 # -------------------------------------------------------------------------------------------- before a model is loaded
 
 UNKNOWN = "--metric bogus is unknown: use auto, loss, kl or cosine."
-OURS = "which alone would be replaced. Name a new folder."
+OURS = "Only such a save would be replaced. Name a new folder."
 
 
 @pytest.mark.parametrize(
@@ -387,14 +387,14 @@ OURS = "which alone would be replaced. Name a new folder."
         (["ablate", "L1", "--metric", "bogus"], UNKNOWN),
         (["importance", "--metric", "bogus"], UNKNOWN),
         (["importance", "--metric", "class_loss"], "--metric class_loss is unknown: use auto"),
-        (["importance", "--kind", "scale"], "kind='scale' is no way to ablate: use one of zero, mean"),
+        (["importance", "--kind", "scale"], "kind='scale' is not a way to ablate: use one of zero, mean"),
         (["ablate", "L3H5-2"], "'L3H5-2': heads 5 to 2 run backwards. Write 'L3H2-5'."),
         (["ablate", "L1", "--kind", "copy", "--source", "L4-1"], "'L4-1': layers 4 to 1 run backwards. Write 'L1-4'."),
         (["prune", "L1, L3H5-2", "--out", "new"], "'L3H5-2': heads 5 to 2 run backwards. Write 'L3H2-5'."),
         (["prune", "L3H2", "--out", "a.txt"], "a.txt: it is a file. Name a folder."),
         (
             ["prune", "--lowest", "3", "--out", "full"],
-            f"'novel.txt' in it is not of an earlier save by manyheads, {OURS}",
+            f"'novel.txt' in it is not of an earlier save by manyheads. {OURS}",
         ),
         (["prune", "L3H2", "--out", "none/new"], "none/new: its folder does not exist. Make it first"),
         (["convert", "--kv-heads", "0", "--model", "m", "--out", "new"], "--kv-heads 0: give 1 or more."),
@@ -451,7 +451,9 @@ def test_json_holds_the_device_and_the_dtype_and_a_way_to_make_a_pass_that_is_no
     monkeypatch.setattr("manyheads.models.load", raising(AssertionError("loaded")))
     monkeypatch.setenv("MANYHEADS_PASS", "foo")
     for line in (["look", TEXT], ["ablate", "L1", TEXT], ["studio", "--get", "/api/workspace"]):
-        assert_refused(run(*line), "MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto.")
+        assert_refused(
+            run(*line), "MANYHEADS_PASS='foo' is not a way to make a pass: set it to kernels, tiles or auto."
+        )
 
 
 def test_the_search_for_garbage_waits_until_a_model_is_loaded_and_then_leaves_out_what_is_there():
@@ -461,7 +463,7 @@ def test_the_search_for_garbage_waits_until_a_model_is_loaded_and_then_leaves_ou
         return subprocess.check_output([sys.executable, "-c", code.format(line)], text=True).split()
 
     usual = told("pass")
-    assert usual[-1] == "False" and told("start.end()") == usual, "what is no process of ours keeps its collector"
+    assert usual[-1] == "False" and told("start.end()") == usual, "what is not a process of ours keeps its collector"
     assert told("start.begin()") == ["1000000", *usual[1:3], "False"]
     assert told("start.begin(); start.end()") == [*usual[:3], "True"]
 

@@ -90,7 +90,8 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "3", "--cache-bytes", "64", "--out", "smaller"), ("--lowest 3 and --cache-bytes 64 were both",)),
     (("--lowest", "0", "--out", "smaller"), ("--lowest 0: give a number of heads from 1, or a share",)),
     (("--lowest", "100%", "--out", "smaller"), ("--lowest 100%: give a number",)),
-    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% is less than can go of the 72 heads of minilm",)),
+    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% of the 72 heads of minilm is less than can "
+        "be removed",)),
     (("--cache-bytes", "0", "--out", "smaller"), ("--cache-bytes 0: give a number of bytes from 1.",)),
     (("--cache-bytes", "64", "--out", "smaller"), ("--cache-bytes 64: minilm keeps no cache: give --lowest N",)),
     (("--loss", "nan", "--out", "smaller"), ("--loss nan: give the nats a token by which the loss may rise",)),
@@ -101,7 +102,7 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "3", "--estimator", "both", "--out", "smaller"), ("--estimator both is unknown", "or gradient")),
     (("--lowest", "3", "--way", "rows", "--out", "smaller"), ("way='rows' is unknown", "each layer")),
     (("--lowest", "3", "--way", "anywhere", "--out", "smaller"), ("way='anywhere' is none", "no heads share")),
-    (("L5H1", "--only", "stock", "--out", "smaller"), ("--only stock is no form: use compact or zeroed",)),
+    (("L5H1", "--only", "stock", "--out", "smaller"), ("--only stock is not a form: use compact or zeroed",)),
     (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_in_one_line_and_nothing_is_written(arguments, parts, run, tmp_path):
@@ -129,7 +130,8 @@ def test_the_least_important_heads_go_and_the_card_says_why_them(run, tmp_path, 
     card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
     assert f"The 3 least important of {len(lm.spec.heads)} heads by zero ablation, cosine on 2 of 4 texts" in card
     assert (
-        f"On 2 others, all of them gone change cosine by {lost.change:+.4g}" in card and "as many random heads" in card
+        f"On 2 other texts, removing all of them changes cosine by {lost.change:+.4g}" in card
+        and "the same number of random heads" in card
     )
 
 
@@ -173,7 +175,7 @@ def test_heads_to_remove_are_a_number_a_share_or_what_frees_bytes_of_cache(fresh
     everything = bytes_of_group * groups
     message = rf"^--cache-bytes {everything}: .* keeps {everything} bytes a token in float32: give fewer"
     refuses(PlanError, message, to_remove, lm, None, everything, False)
-    refuses(HeadError, "are no whole groups", to_remove, lm, 2 * size + 1, None, False)
+    refuses(HeadError, "are not whole groups", to_remove, lm, 2 * size + 1, None, False)
 
 
 def test_a_gqa_model_is_told_the_nearest_plan(run, tmp_path):
@@ -197,18 +199,18 @@ def test_the_least_important_heads_of_a_gqa_model_go_in_whole_groups(run, tmp_pa
     lost = {(head.layer, head.index // 2) for head in chosen}
     assert len(chosen) == 4 and len(lost) == 2  # of two query heads each
     card = (tmp_path / "smaller" / "README.md").read_text(encoding="utf-8")
-    why = "since only whole groups free cache, and 4 heads cannot be as many of each layer: loss"
+    why = "since only whole groups free cache, and 4 heads do not divide evenly over the layers: loss"
     assert f"the least groups of all layers, {why}" in card and "on 2 of 4 texts" in card
     frees = (
         "frees       a group 2,304 parameters and 64 bytes of cache a token; one head of it 768 parameters and no cache"
     )
     assert frees in ran.out and "estimator   ablation, exact: of up to 100 heads, and there are 18" in ran.out
-    near = ("are no whole groups", "give 2 or 4, or a multiple of 9, as many of each group")
+    near = ("are not whole groups", "give 2 or 4, or a multiple of 9, the same number from each group")
     assert_refused(run("prune", "--lowest", "3", *asked, "--out", "less"), *near)
     assert not (tmp_path / "less").exists()
     options = ("--way", "each-group", "--estimator", "ablation")
     data = json.loads(run("prune", "--lowest", "9", *options, *asked, "--out", "less", "--json").out)
-    assert data["lowest"]["because"].startswith("as many heads of each group, as asked: ")
+    assert data["lowest"]["because"].startswith("the same number of heads from each group, as asked: ")
     assert data["saved"]["form"] == "stock" and data["lowest"]["way"] == "each group"
     assert len(data["lowest"]["groups"]) == 9 and set(data["lowest"]["ways"]) == {"each group"}
     ids, lm = torch.arange(5, 25)[None], mh.load(folder)

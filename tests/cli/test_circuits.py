@@ -165,7 +165,7 @@ def test_patch_says_what_the_library_found(run, pairs, tiny_code, tmp_path):
     first = found.ranking()[0]
     assert ran.lines[3].split()[0] == str(first)
     assert float(ran.lines[3].split()[1]) == pytest.approx(found[first], abs=1e-3)
-    assert "pairs     4 pairs of pairs.jsonl" in ran.out.replace(str(tmp_path) + "/", "")
+    assert "pairs     4 pairs from pairs.jsonl" in ran.out.replace(str(tmp_path) + "/", "")
     assert "' size' (" in ran.out and "wrote heads.csv" in ran.out and "wrote heads.svg" in ran.out
     assert pd.read_csv("heads.csv")["effect"].tolist() == pytest.approx(found.values.tolist(), abs=1e-5)
     drawn = (tmp_path / "heads.svg").read_text(encoding="utf-8")
@@ -206,7 +206,7 @@ def test_examples_are_read_where_no_text_is_given_and_the_output_says_how_to_giv
     found = mh.patch(tiny_code, clean, corrupted, answers=[(pair["right"], pair["wrong"]) for pair in examples])
     ran = run("patch", *CODE)
     assert ran.code == 0 and ran.lines[3].split()[:2] == [str(found.ranking()[0]), f"{found.values.max():.3f}"]
-    yours = "10 examples of which attribute is set; of your own: two texts and their answers, or --pairs FILE"
+    yours = "10 examples of which attribute is set; for your own, give two texts and their answers, or --pairs FILE"
     assert f"pairs     {yours}" in ran.lines
     document = json.loads(run("circuit", *CODE, "--json", "--metric", "logit").out)
     assert document["origin"] == yours and document["metric"] == "logit" and document["faithfulness"] > 0.5
@@ -217,7 +217,7 @@ def test_examples_are_read_where_no_text_is_given_and_the_output_says_how_to_giv
     )
     said = run("attribute", *CODE, "--answer", " size")  # what is given wins
     assert said.lines[0].startswith("tiny-code: the logit of ' size' is ")
-    assert 'texts     an example; one of your own: attribute "any text" --answer " word"' in said.lines
+    assert 'texts     an example; for your own text: attribute "any text" --answer " word"' in said.lines
 
 
 def test_examples_that_do_not_fit_a_model_are_said_to_be_ours(run, tmp_path):
@@ -238,7 +238,7 @@ def test_examples_that_do_not_fit_a_model_are_said_to_be_ours(run, tmp_path):
     (["--pairs", "half.jsonl"], "half.jsonl, line 1: a pair is"),
     (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
     (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
-    (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell what to write by that ending"),
+    (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell from that ending what to write"),
     (["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"], "read its first one, --first-token."),
     (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
 ])  # fmt: skip
@@ -354,10 +354,10 @@ def test_why_without_a_text_is_an_example(run, smollm2, monkeypatch):
 @pytest.mark.parametrize(("arguments", "parts"), [
     (("why", TEXT, *CODE), ("no head was given: name it, --head L12H3",)),
     (("why", "--head", "L1H0", *CODE), ("no text was given: give one, as in why",)),
-    ((*ASKED, "--from", "nowhere"), ("query='nowhere' is no token of this text",)),
-    ((*ASKED, "--where", "sideways"), ("--where='sideways' is no kind of rows",)),
+    ((*ASKED, "--from", "nowhere"), ("query='nowhere' is not a token of this text",)),
+    ((*ASKED, "--where", "sideways"), ("--where='sideways' is not a kind of rows",)),
     ((*ASKED, "--where", "first", "--to", "3"), ("--to 3: --where chooses the rows, so leave it out",)),
-    ((*ASKED, "--further", "L3H3"), ("L3H3 is no head that wrote either side of this weight",)),
+    ((*ASKED, "--further", "L3H3"), ("L3H3 is not a head that wrote either side of this weight",)),
 ])  # fmt: skip
 def test_what_why_cannot_be_asked_is_one_line(run, arguments, parts):
     assert_refused(run(*arguments), *parts)

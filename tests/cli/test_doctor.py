@@ -45,7 +45,7 @@ GOOD = {
     "packages": [Finding("torch", "2.13.0")],
     "extras": [Finding("[x]", "not here: y", "absent", 'pip install "manyheads[x]"')],
 }
-LONG = Finding("minilm", "~/a file that is damaged, so " + "it is not loaded " * 9, "wrong", "Install it anew.")
+LONG = Finding("minilm", "~/a file that is damaged, so " + "it is not loaded " * 9, "wrong", "Install it again.")
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_said_at_the_end_in_a_line_each_and_ends_with_1(examine
     assert ran.code == 1 and ran.err == ""
     assert ran.lines[-2:] == ["What is wrong:", f"  ✗ {LONG.line}"]
     assert max(map(len, ran.lines[:-1])) <= WIDTH
-    assert ran.out.count("Install it anew") == 1
+    assert ran.out.count("Install it again") == 1
 
 
 def test_page_for_an_ascii_terminal_has_ascii_marks(examined, monkeypatch):
@@ -276,7 +276,8 @@ def test_backend_that_matplotlib_does_not_know_is_said_as_such(installed, import
     importing(numpy=ValueError("Key backend: 'foo' is not a valid value for backend"))  # in place of matplotlib
     (line,) = in_state("wrong", doctor.packages())
     assert (
-        line.startswith("numpy: MPLBACKEND is wrong: 'foo' is no backend that matplotlib knows") and "pip" not in line
+        line.startswith("numpy: MPLBACKEND is wrong: 'foo' is not a backend that matplotlib knows")
+        and "pip" not in line
     )
 
 
@@ -417,8 +418,9 @@ def test_cases_of_attention_are_told_in_the_words_of_the_chooser(monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "words"), [
-    ("foo", "maps: MANYHEADS_PASS='foo' is no way to make a pass: set it to kernels, tiles or auto."),
-    ("kernels", "maps: MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA "
+    ("foo", "maps: MANYHEADS_PASS='foo' is not a way to make a pass: set it to kernels, tiles or auto."),
+    ("kernels", "maps: MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is not "
+        "an NVIDIA "
      "GPU. Set it to auto."),
 ])  # fmt: skip
 def test_pass_that_a_recording_would_refuse_is_wrong(monkeypatch, value, words):
@@ -500,8 +502,8 @@ def test_variable_is_shown_with_what_it_does_and_a_secret_and_what_nobody_knows_
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [
-    ("WORLD_SIZE", "two", "two: it is no whole number. torchrun sets it: unset WORLD_SIZE"),
-    ("LOCAL_RANK", "-1", "-1: it is no whole number. torchrun sets it: unset LOCAL_RANK"),
+    ("WORLD_SIZE", "two", "two: it is not a whole number. torchrun sets it: unset WORLD_SIZE"),
+    ("LOCAL_RANK", "-1", "-1: it is not a whole number. torchrun sets it: unset LOCAL_RANK"),
     ("MANYHEADS_CACHE", __file__, "is a file, so nothing can be kept there. Name a folder, or unset MANYHEADS_CACHE"),
     ("MANYHEADS_STATE", __file__, "is a file, so nothing can be kept there. Name a folder, or unset MANYHEADS_STATE"),
 ])  # fmt: skip

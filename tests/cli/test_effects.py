@@ -43,7 +43,7 @@ def test_an_ablation_says_what_the_library_found(run, page, minilm):
     )
     assert found.low is None and change.endswith("(no 95% interval: too few texts)")
     assert len({len(number.partition(".")[2]) for number in numbers}) == 1 and " +0." in change
-    assert "3 texts of file" in ran.out and "2 random sets of as many heads" in ran.out
+    assert "3 texts from file" in ran.out and "2 random sets of the same number of heads" in ran.out
     assert found.change > 1e-4
 
 
@@ -144,7 +144,8 @@ def test_function_of_ones_own_is_a_kind_of_both_commands(run, own, gpt2_folder):
     ]
     place = run("ablate", "L1 feed-forward", text, "--kind", f"{own}:flip", *small)
     assert place.lines[0].endswith(": edit L1 feed-forward by flip") and "▼ L1 feed-forward" in place.out
-    assert "random sets of as many layers: there are no others" in place.out and "● random layers" in place.out
+    assert "random sets of the same number of layers: there are no others" in place.out
+    assert "● random layers" in place.out
     flipped = sys.modules[own].flip
     worth = json.loads(run("importance", text, "--kind", f"{own}:flip", "--json", *small).out)
     found = mh.importance(mh.load(gpt2_folder), text, kind=flipped)
@@ -222,7 +223,7 @@ def test_importance_lists_each_head_of_a_small_model_once_and_none_below_0_as_wo
     values = np.linspace(-2, 1, 12)
     shown = listed(values)
     assert sorted(re.findall(r"^  (L0H\d+) ", "\n".join(shown), re.MULTILINE)) == sorted(f"L0H{n}" for n in range(12))
-    assert "every head, worth most first" in shown and "worth least" not in shown
+    assert "every head, the most important first" in shown and "worth least" not in shown
     shown = listed(np.concatenate([values, np.linspace(-3, -2.5, 12)]))
     most, least = shown.index("worth most"), shown.index("worth least")
     assert [line.split()[0] for line in shown[most + 1 : least]] == ["L0H11", "L0H10", "L0H9", "L0H8"]
@@ -261,7 +262,7 @@ def test_a_plan_that_says_nothing_is_refused_by_its_file(text, said, run):
 
 
 def test_one_control_is_one_random_set(run):
-    assert ": 1 random set of as many heads" in run("ablate", "L3H7", TEXTS[0], "--controls", "1").out
+    assert ": 1 random set of the same number of heads" in run("ablate", "L3H7", TEXTS[0], "--controls", "1").out
 
 
 @pytest.mark.parametrize(("values", "written"), [
@@ -288,7 +289,7 @@ def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_
     found = mh.effect(mh.load(t5_folder), mh.Ablate("cross:L0H1"), pairs, controls=0)
     data = json.loads(ran.out)
     assert data["change"] == pytest.approx(found.change, abs=1e-6) and data["before"] == pytest.approx(found.before)
-    assert data["origin"] == "2 texts of file in.txt, with the targets of out.txt"
+    assert data["origin"] == "2 texts from file in.txt, with the targets from out.txt"
     worth = json.loads(run("importance", *files, "--json").out)
     by_name = {row["head"]: row["importance"] for row in worth["heads"]}
     assert by_name["cross:L0H1"] == pytest.approx(found.change, abs=1e-5)
@@ -306,8 +307,8 @@ def test_targets_are_what_an_encoder_decoder_is_measured_on(run, t5_folder, tmp_
     assert_refused(run("look", *words, "--plot", "maps.png"), "--target is for the table alone")
     assert_refused(run("stats", *files, "--resume", "run"), "--targets pairs with texts that are read at once")
     (tmp_path / "out.txt").write_text("one\ntwo\nthree", encoding="utf-8")
-    assert_refused(run("importance", *files), "2 texts of file in.txt and 3 targets of out.txt do not pair")
+    assert_refused(run("importance", *files), "2 texts from file in.txt and 3 targets from out.txt do not pair")
     (tmp_path / "out.txt").write_text("one\ntwo", encoding="utf-8")
     assert_refused(run("importance", *files[:-2]), "minilm writes no text beside the one that it reads")
-    assert_refused(run("ablate", "L0H1", "--targets", "out.txt"), "none was given: give --file FILE")
+    assert_refused(run("ablate", "L0H1", "--targets", "out.txt"), "no texts were given: give --file FILE")
     assert_refused(run("prune", "L0H1", "--out", "x", "--targets", "out.txt"), "--file, --lines and --targets")

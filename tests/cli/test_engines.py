@@ -35,7 +35,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("line", OPTIONS, ids=" ".join)
 def test_option_of_an_engine_without_one_is_refused_by_each_verb(line, run):
-    assert_refused(run(*line), f"{line[1]} is of an engine, and none was chosen: add --engine ray")
+    assert_refused(run(*line), f"{line[1]} belongs to an engine, and none was chosen: add --engine ray")
 
 
 def test_engine_that_is_none_and_missing_ray_are_refused_before_a_model_is_loaded(run, monkeypatch):

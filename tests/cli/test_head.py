@@ -435,7 +435,7 @@ def test_a_token_of_the_answer_looks_at_the_picture(run, llava, cat, tmp_path):
     before = sorted(path.name for path in tmp_path.iterdir())
     refused = run(*answered, "--token", "3", "--plot", "other.png")
     assert_refused(refused, "--token 3: the answer has 3 that look at the picture, counted from 0")
-    assert_refused(run(*asked[:-1], "what is it ? <image>"), "no token stands behind the picture, so none looks at it")
+    assert_refused(run(*asked[:-1], "what is it ? <image>"), "no token comes after the picture, so none looks at it")
     assert_refused(run(*asked[:-1]), "reads pictures among the tokens of a text: give it a text too")
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
@@ -461,7 +461,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, folders, cat, tm
         (("--image", cat), "minilm (BertModel) reads text, not pictures"),
         ((*vit, "a text"), "vit (ViTModel) reads pictures, not text"),
         (("--model", folders["whisper"], "--image", cat), "reads sounds, not pictures"),
-        ((*vit, "--image", cat, "--plot", "seen.txt"), "seen.txt: cannot tell what to write"),
+        ((*vit, "--image", cat, "--plot", "seen.txt"), "seen.txt: cannot tell from that ending what to write"),
     ]:
         plot = () if "--plot" in arguments else ("--plot", "seen.png")
         assert_refused(run("head", "L1H2", *arguments, *plot), said)
@@ -470,6 +470,6 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, folders, cat, tm
     swin = ("--model", folders["swin"], "--image", cat, "--plot", "seen.png")
     assert_refused(run("head", "L3H2", *swin), "no grid of patches: its layers attend within windows")
     siglip = ("--model", folders["siglip"], "--image", cat)
-    assert_refused(run("head", "cross:L0H0", *siglip), "cross:L0H0 is cross-attention: its rows are no patches")
+    assert_refused(run("head", "cross:L0H0", *siglip), "cross:L0H0 is cross-attention: its rows are not patches")
     assert_refused(run("head", "L2H0", *siglip), "siglip has layers 0-1 and heads 0-2")
     assert sorted(path.name for path in tmp_path.iterdir()) == before

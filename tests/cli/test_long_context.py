@@ -78,7 +78,7 @@ def test_the_page_begins_with_the_verdict_and_names_what_is_kept(run, files, lla
         str(want.query_heads(number, g)) for number, layer in want.dividable for g in range(3) if layer.kept[g]
     }  # fmt: skip
     assert rows["loss"].endswith(", nats a token, mean of 3 texts")
-    assert "What is lost by the share that is kept (loss, nats a token, mean of 3 texts)" in ran.lines
+    assert "What is lost at each share that is kept (loss, nats a token, mean of 3 texts)" in ran.lines
     assert f"{want.evidence['loss']['change']:+.4f}" in rows["loss"] and ran.lines[-1] == "wrote a.svg"
     assert rows["texts"] == "6 texts of 3 files: 3 chose, 3 report"
     assert sum(line.strip().startswith(f"{share}%") for line in ran.lines for share in range(10, 101, 10)) == 10
@@ -107,7 +107,7 @@ def test_heads_that_are_kept_by_their_place_alone_stand_apart(scores, keep, whol
     lines = dict(whole_lines(split))
     assert lines["whole"] == whole and ("by place" in lines) == (by_place is not None)
     if by_place is not None:
-        words = f"{by_place}: these score 0, as do others that stream; earlier ones are taken to fill the share, which"
+        words = f"{by_place}: these score 0, the same as others that stream; the earlier ones were taken to"
         assert lines["by place"].startswith(words) and lines["by place"].endswith(without)
     if without:  # what it says to do does that
         told = split.with_keep(float(without.split()[1])).to_pandas()
@@ -117,7 +117,7 @@ def test_heads_that_are_kept_by_their_place_alone_stand_apart(scores, keep, whol
 def test_bad_input_is_one_line(run, files, llama_folder):
     names = files[1]
     assert_refused(run("split", llama_folder, *names, "--by", "loss"), "--by loss is unknown: use effect")
-    assert_refused(run("split", llama_folder, *names, *SIZES, "--keep", "0"), "keep=0.0 is no share")
+    assert_refused(run("split", llama_folder, *names, *SIZES, "--keep", "0"), "keep=0.0 is not a share")
     assert_refused(run("split", llama_folder, *names), "sink + recent = 384 positions, and the context has 80")
     assert_refused(run("split", llama_folder, "."), ". is a folder: name its files")
     assert_refused(run("split", llama_folder, *names, "--plot", "a.txt"), "--plot a.txt")
@@ -162,14 +162,14 @@ def test_a_list_is_imported_saved_exported_and_imported_again(run, listed, minil
 
 
 @pytest.mark.parametrize(("line", "words"), [
-    (["show", "a"], "'show' is nothing to do with lists of heads: use export or import."),
+    (["show", "a"], "'show' is not an action on lists of heads: use export or import."),
     (["export", "a", "--to", "duo"], "say for which project, and where to write"),
     (["export", "a", "b", "--to", "duo", "--keep", "0.5"],
-     "--keep, --threshold, --join and --out are of heads import"),
+     "--keep, --threshold, --join and --out belong to heads import"),
     (["export", "none.json", "b", "--to", "duo"], "cannot read none.json: there is no such file"),
-    (["import", "a", "b"], "--to and PLACE are of heads export"),
-    (["import", "a", "--out", "a.txt"], "--out a.txt: cannot tell what to write by that ending. Use .json"),
-    (["import", "heads.txt"], "say of which model heads.txt lists heads: manyheads heads import PATH --model MODEL"),
+    (["import", "a", "b"], "--to and PLACE belong to heads export"),
+    (["import", "a", "--out", "a.txt"], "--out a.txt: cannot tell from that ending what to write. Use .json"),
+    (["import", "heads.txt"], "say which model's heads heads.txt lists: manyheads heads import PATH --model MODEL"),
     (["import", "a", "--model", "minilm"], "cannot read a: there is no such file"),
     (["import", "heads.txt", "--model", "minilm", "--keep", "0.5"],
      "says itself which heads keep everything: leave keep and threshold out"),

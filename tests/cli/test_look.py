@@ -275,7 +275,7 @@ def test_a_model_in_a_folder(run, request, family):
 
 def test_json_is_one_document_with_the_library_s_numbers(run, minilm, labels):
     ran = run("look", TEXT, "--json")
-    document = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    document = json.loads(ran.out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     table = mh.measure(minilm, TEXT, DEFAULT, sinks=labels.sinks)
     assert len(document["heads"]) == 72
     for at, (head, role) in enumerate(zip(document["heads"], labels.roles, strict=True)):
@@ -536,7 +536,7 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
     [
         ([""], "the text is empty: give at least one word."),
         ([" \n "], "the text is empty"),
-        (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads and no text: several heads are one argument, "L2H11, l3h1".'),
+        (["L2H11", "l3h1,"], 'L2H11 l3h1, are heads, not a text: write several heads as one argument, "L2H11, l3h1".'),
         (["the cat", "--from", "cat", "--plot", "x.png"], "--plot shows all links: give one or the other."),
         (["x", "--file", "y.txt"], 'two texts were given, "x" and --file y.txt: give one of them.'),
         (["--file", "missing.txt"], "cannot read missing.txt: there is no such file. Check the spelling."),

@@ -63,7 +63,7 @@ def test_device_that_is_not_there_is_refused(run, monkeypatch, line):
 @pytest.mark.parametrize("line", TAKING_A_DEVICE[:-2], ids=lambda line: line[0])
 def test_dtype_that_is_none_is_refused(run, monkeypatch, line):
     monkeypatch.setattr("manyheads.models.load", LOAD)
-    assert_refused(run(*line, "--dtype", "float31"), "dtype='float31' is no dtype for weights. Use one of float64, ")
+    assert_refused(run(*line, "--dtype", "float31"), "dtype='float31' is not a dtype for weights. Use one of float64, ")
 
 
 # ================================================================================================== roles and the page
@@ -169,7 +169,7 @@ def test_attribution_reads_a_file_line_by_line_and_targets_pair_with_it(run, tin
     expected = mh.logit_attribution(tiny_code, texts, " b")
     assert [row["value"] for row in document["components"]] == pytest.approx(expected.values.tolist(), abs=1e-5)
     Path("targets.txt").write_text("one", encoding="utf-8")
-    message = "2 texts of file texts.txt and 1 targets of targets.txt do not pair"
+    message = "2 texts from file texts.txt and 1 targets from targets.txt do not pair"
     assert_refused(run(*line, "--lines", "--targets", "targets.txt"), message)
 
 
@@ -193,7 +193,7 @@ def test_models_are_compared_on_the_texts_statistics_and_rows_that_were_asked_fo
     line = ("compare", bert_folder, other_folder, "--statistics", "entropy", "--rows", "3")
     document = json.loads(run(*line, "--file", "texts.txt", "--lines", "--json").out)
     expected = mh.compare(bert_folder, other_folder, [TEXT, OTHER], "entropy", rows=3).to_dict()
-    assert document["origin"] == "2 texts of file texts.txt" and document["statistics"] == ["entropy"]
+    assert document["origin"] == "2 texts from file texts.txt" and document["statistics"] == ["entropy"]
     assert document["heads"] == json.loads(json.dumps(expected["heads"]))
     shown = run(*line, "--corpus", "texts.txt", "--all")
     changed = [each for each in shown.lines if re.match(r"L\dH\d ", each)]

@@ -89,13 +89,13 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (("--corpus", "none.txt"), "none.txt"),
-    (("--out", "claims.txt"), "cannot tell what to write"),
-    (("--report", "roles.pdf"), "cannot tell what to write"),
+    (("--out", "claims.txt"), "cannot tell from that ending what to write"),
+    (("--report", "roles.pdf"), "cannot tell from that ending what to write"),
     (("--plot", "nowhere/roles.svg"), "there is no folder"),
     (("--plot", "a.svg", "--plot=b.svg"), "give --plot once: it was given 2 times"),
     (("--kind", "csv"), "--kind csv: there is no such kind of text. Use one of text, jsonl, conllu"),
     (("--corpus", "-", "--resume", "run"), "stdin cannot be resumed"),
-    (("--resume", "."), "holds other.txt, which is no part of such a run"),
+    (("--resume", "."), "holds other.txt, which is not part of such a run"),
     (("--corpus", "other.txt", "--ask", "zzz"), "no head was asked for 'zzz'"),
     (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not asked"),
 ])  # fmt: skip

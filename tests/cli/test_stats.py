@@ -77,19 +77,19 @@ def test_statistics_of_ones_own_are_measured_and_held_against_their_definitions(
     assert [row["name"] for row in data["statistics"]] == ["right", "of_two", "max_weight"]
     assert mine["heads"] == second["heads"] == known["heads"]
     shown = run("stats", TEXT, "--statistics", f"{name}:right", "--check")
-    assert shown.code == 0 and shown.lines[0].startswith("right is what its definition says of whole maps: at most ")
+    assert shown.code == 0 and shown.lines[0].startswith("right agrees with its definition on whole maps: at most ")
     assert shown.lines[0].endswith("over 72 heads and 1 text of minilm")
     checked = json.loads(run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--json").out)
     assert checked["furthest"]["right"] < 1e-5 and (checked["heads"], checked["texts"]) == (72, 1)
     for statistics, words in (
         (f"{name}:wrong", "'wrong' is "), (f"{name}:both", "'of_two' has no definition to be held against"),
-        ("entropy", "--check is of statistics of your own: name them"),
+        ("entropy", "--check is for statistics of your own: name them"),
         (f"{name}:rigth", f"{name} has no 'rigth': did you mean right?"),
         (f"{name}:Maximum", "that is a type: name a Statistic, or a list of them"),
     ):  # fmt: skip
         assert_refused(run("stats", TEXT, "--statistics", statistics, "--check"), words)
     beside = run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--out", "table.csv")
-    assert_refused(beside, "--check measures nothing beside it: leave --out out")
+    assert_refused(beside, "--check measures nothing else: leave --out out")
     # A relation of a treebank may have a colon too, and goes on with a point.
     assert_refused(run("stats", TEXT, "--statistics", "nmod:poss.to_governor"), "these texts lack that annotation")
 
@@ -160,7 +160,7 @@ def test_two_models_are_compared(run, bert_folder, tmp_path):
     first = next(line for line in ran.lines if line.startswith("L1H"))
     name, apart = first.split()[:2]
     assert name == str(found.changed[0].head) and float(apart) == pytest.approx(found.changed[0].moved, abs=1e-3)
-    assert "Of one text there are no intervals." in ran.lines
+    assert "One text gives no intervals." in ran.lines
     assert pd.read_csv("heads.csv")["differs"].to_list().count(True) == 5
     assert_refused(run("compare", bert_folder, "minilm", TEXT), "heads are compared place by place", "6 layers of 12")
 
@@ -194,4 +194,4 @@ def test_parts_that_are_merged_are_one_run_and_wrong_ones_are_named(run):
     assert_refused(run("stats", "--shard", "0/2"), "--shard 0/2 writes sums to a file: name it, --out")
     assert_refused(run("stats", "--out", "x.sums"), "--out x.sums is for a part of the texts", "--shard K/N")
     assert_refused(run("roles", "--shard", "0/2", "--out", "x.sums", "--json"), "--json is about all texts")
-    assert_refused(run("stats", "--shard", "0/2", "--out", "x.csv"), "cannot tell what to write by that ending")
+    assert_refused(run("stats", "--shard", "0/2", "--out", "x.csv"), "cannot tell from that ending what to write")

@@ -109,7 +109,7 @@ def test_windows_are_said(run, tmp_path):
 
 
 def test_what_is_no_run_is_refused(run, tmp_path):
-    with pytest.raises(FileAccessError, match="is no folder: give the run's, which has tp_rank_0 in it"):
+    with pytest.raises(FileAccessError, match="is not a folder: give the run's, which has tp_rank_0 in it"):
         read_vllm_hook(tmp_path / "none")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RecordingError, match="should have tp_rank_0, tp_rank_1, ... and has nothing"):

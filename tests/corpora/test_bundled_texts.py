@@ -175,6 +175,6 @@ def test_a_document_is_a_passage_and_its_pronouns_find_their_nouns(passages):
 
 
 def test_without_the_file_or_with_another_unit_it_is_said(monkeypatch):
-    refuses(TextError, "unit='word' is no unit of treebanks", gold_corpus, "word")
+    refuses(TextError, "unit='word' is not a unit of treebanks", gold_corpus, "word")
     monkeypatch.setattr(gold, "SENTENCES", "absent.conllu")
     refuses(FileAccessError, r"cannot read .*absent\.conllu: there is no such file", gold_corpus)

@@ -1,6 +1,6 @@
 """A corpus from files, folders and streams: what is found, what documents are called, what reading costs.
 
-What cannot be read is said: lines that are no text, files of another kind, places that are shut.
+What cannot be read is said: lines that are not text, files of another kind, places that are shut.
 """
 
 import gzip
@@ -246,7 +246,7 @@ def test_what_is_not_there_or_cannot_be_read_is_said(tmp_path, folder):
     with pytest.raises(FileAccessError, match="holds no file of kind='conllu' to read. Files may end in .conllu "):
         open_corpus(folder / ".hidden", kind="conllu")
     (folder / "no.txt.gz").write_bytes(b"plain")
-    with pytest.raises(FileAccessError, match=r"no.txt.gz: it is no whole gzip file \(Not a gzipped file"):
+    with pytest.raises(FileAccessError, match=r"no.txt.gz: it is not a whole gzip file \(Not a gzipped file"):
         open_corpus(folder / "no.txt.gz")
 
 
@@ -263,7 +263,7 @@ def test_what_may_not_be_read_is_said(folder, monkeypatch):
     refuses(FileAccessError, "cannot read secret.txt: you have no permission to", open_corpus, "secret.txt")
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdin", None)
-    refuses(TextError, "there is no stdin to read from.", next, open_corpus("-").open())
+    refuses(TextError, "stdin is closed: there is nothing to read.", next, open_corpus("-").open())
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="no file here that is there and cannot be read")
@@ -275,15 +275,19 @@ def test_arguments_that_mean_nothing_and_a_gzip_file_cut_short_are_refused(tmp_p
     lines = "".join(f"{random.random()}\n" for _ in range(20_000))
     (tmp_path / "cut.txt.gz").write_bytes(gzip.compress(lines.encode())[:-5000])
     found = []
-    with pytest.raises(FileAccessError, match=r"cannot read .*cut.txt.gz after line \d+,\d+: it is no whole gzip file"):
+    with pytest.raises(
+        FileAccessError,
+        match=r"cannot read .*cut.txt.gz after line \d+,\d+: it is not a whole "
+        r"gzip file",
+    ):
         found.extend(open_corpus(tmp_path / "cut.txt.gz", lines=True).open())
     assert len(found) > 10_000
     refuses(TextError, "no source was given: name a file, a folder, - ", open_corpus, [])
     refuses(TextError, "no source was given", open_corpus, "")
     refuses(TextError, r"- \(stdin\) was given 2 times: it can be read once\.", open_corpus, ["-", "-"])
-    with pytest.raises(TextError, match="kind='csv' is no kind of text: use one of text, jsonl, conllu, or None"):
+    with pytest.raises(TextError, match="kind='csv' is not a kind of text: use one of text, jsonl, conllu, or None"):
         open_corpus("-", kind="csv")
-    with pytest.raises(TextError, match="unit='document' is no unit of treebanks: use one of sentence, passage."):
+    with pytest.raises(TextError, match="unit='document' is not a unit of treebanks: use one of sentence, passage."):
         open_corpus("-", unit="document")
 
 
@@ -333,8 +337,8 @@ def test_texts_written_as_json_come_back_as_they_were(texts):
     ("prose", "this line is not JSON (Expecting value, column 1)."),
     ("[" * 100_000, "this line is not JSON (maximum recursion depth exceeded"),
     ("1" * 5000, "this line is not JSON (Exceeds the limit"),
-    ('["a"]', "this is no object with a field 'text', but a list."),
-    ("7", "this is no object with a field 'text', but a number."),
+    ('["a"]', "this is not an object with a field 'text', but a list."),
+    ("7", "this is not an object with a field 'text', but a number."),
     ('{"body": "a", "id": 1}', "there is no field 'text'. There is: 'body', 'id'."),
     ("{}", "there is no field 'text'. There is: none."),
     ('{"text": null}', "the field 'text' holds no text, but nothing (null)."),
@@ -451,7 +455,7 @@ def test_a_stream_that_breaks_off_is_said_with_its_row(small):
 
 
 def test_the_real_library_reads_a_folder(tmp_path, monkeypatch):
-    pytest.importorskip("datasets", reason="the datasets library is not installed: it is no dependency")
+    pytest.importorskip("datasets", reason="the datasets library is not installed: it is not a dependency")
     for split, texts in {"train": ["one", "two"], "test": ["three"]}.items():
         rows = [json.dumps({"text": text, "id": i}) for i, text in enumerate(texts)]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(rows))

@@ -43,7 +43,7 @@ CONLLU = chain(["a", "cat"], sent_id="s-1") + chain(["it"], sent_id="s-2")
 
 
 def write_corpus(folder: Path) -> Path:
-    """A file of each kind, plain and packed, some in a folder inside; and what is no corpus."""
+    """A file of each kind, plain and packed, some in a folder inside; and what is not a corpus."""
     (folder / "deep").mkdir()
     (folder / ".hidden").mkdir()
     written = {

@@ -39,7 +39,7 @@ def compiler() -> str | None:
 
 
 def guard() -> Path:
-    """The compiled guard, made anew for another torch or another source."""
+    """The compiled guard, made again for another torch or another source."""
     source = FOLDER / "guard.cpp"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
     library = BUILT / f"guard-{version('torch')}-{digest}.so"

@@ -64,7 +64,7 @@ def named(page: Path) -> str:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Every fenced block, of whatever language; what stands inside a longer fence is no block."""
+    """Every fenced block, of whatever language; what stands inside a longer fence is not a block."""
     lines = page.read_text(encoding="utf-8").splitlines()
     found, at = [], 0
     while at < len(lines):

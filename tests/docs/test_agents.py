@@ -18,7 +18,7 @@ from manyheads.cli.main import main
 
 def test_llms_txt_names_every_page_and_command():
     text = llms_txt()
-    assert INDEX.read_text(encoding="utf-8") == text, "anew: make pages"
+    assert INDEX.read_text(encoding="utf-8") == text, "again: make pages"
     assert text.startswith("# manyheads\n\n> ") and "](start.md): " in text and "](changelog.md): " in text
     for line in text.partition("\n## ")[2].splitlines():
         assert not line or re.fullmatch(r"## .+|\w.*|- \[[^]]+\]\([\w/-]+\.md(#[\w-]+)?\)(: .+[.!?])?", line), line
@@ -27,7 +27,7 @@ def test_llms_txt_names_every_page_and_command():
 
 def test_skill_is_short_and_has_the_front_matter_of_agent_skills():
     text = SKILL.read_text(encoding="utf-8")
-    assert text == skill(), "anew: make pages"
+    assert text == skill(), "again: make pages"
     assert len(text.splitlines()) <= 200
     front = yaml.safe_load(text.split("---\n")[1])
     assert front["name"] == SKILL.parent.name and re.fullmatch(r"[a-z0-9-]{1,64}", front["name"])

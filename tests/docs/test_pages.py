@@ -48,14 +48,14 @@ REFERENCE = sorted((DOCS / "reference").rglob("*.md"))
 
 
 def test_the_table_of_statistics_is_the_codes_own():
-    assert table_markdown() in (DOCS / "reference" / "statistics.md").read_text(encoding="utf-8"), "anew: make pages"
-    assert listed() == rows(), "anew: make pages"
+    assert table_markdown() in (DOCS / "reference" / "statistics.md").read_text(encoding="utf-8"), "again: make pages"
+    assert listed() == rows(), "again: make pages"
 
 
 def test_the_glossary_of_docs_and_page_is_the_librarys_own():
-    assert glossary.markdown() == (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8"), "anew: make pages"
+    assert glossary.markdown() == (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8"), "again: make pages"
     words = (ROOT / "web/src/lib/words.generated.ts").read_text(encoding="utf-8")
-    assert glossary.page_table() == words, "anew: make web"
+    assert glossary.page_table() == words, "again: make web"
 
 
 def test_every_thing_has_one_name_and_one_short_sentence():
@@ -71,18 +71,18 @@ def test_every_thing_has_one_name_and_one_short_sentence():
 def test_the_page_of_the_command_is_its_own_help():
     # Tests have a default model of their own.
     page = command_markdown().replace(f"hub. Default: `{DEFAULT_MODEL}`.", "hub. Default: `smollm2`.")
-    assert COMMAND_PAGE.read_text(encoding="utf-8") == page, "anew: make pages"
+    assert COMMAND_PAGE.read_text(encoding="utf-8") == page, "again: make pages"
 
 
 def test_the_gallery_shows_every_picture_with_what_made_it():
-    assert GALLERY_PAGE.read_text(encoding="utf-8") == gallery_markdown(), "anew: make pages"
+    assert GALLERY_PAGE.read_text(encoding="utf-8") == gallery_markdown(), "again: make pages"
     shown = [each.file for pictures in GALLERY.values() for each in pictures]
     there = [path.relative_to(IMAGES).as_posix() for path in IMAGES.rglob("*") if path.is_file()]
     assert sorted(shown) == sorted(there)
 
 
 def test_the_page_of_published_numbers_is_made_of_the_results():
-    assert REPRODUCED_PAGE.read_text(encoding="utf-8") == reproduced_markdown(), "anew: make pages"
+    assert REPRODUCED_PAGE.read_text(encoding="utf-8") == reproduced_markdown(), "again: make pages"
     for document in documents().values():  # the words are the code's, the verdicts those of the numbers
         named = reproduction_of(document["name"]).to_dict()
         assert {name: document[name] for name in named} == named, f"{document['name']}: make it again"
@@ -90,8 +90,8 @@ def test_the_page_of_published_numbers_is_made_of_the_results():
 
 
 def test_the_house_is_drawn_as_the_imports_are_and_they_go_down():
-    assert PICTURE.read_text(encoding="utf-8") == picture(), "anew: make pages"
-    assert table() in HOUSE_PAGE.read_text(encoding="utf-8"), "anew: make pages"
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "again: make pages"
+    assert table() in HOUSE_PAGE.read_text(encoding="utf-8"), "again: make pages"
     height = {name: -number for number, floor in enumerate(floors()) for name in floor}
     found = {name: below - set(OUTSIDE) for name, below in imports().items()}
     assert set(found) == set(height)
@@ -278,7 +278,7 @@ def test_links_out_of_docs_become_pages_or_paths(given, made):
 
 def test_the_tree_has_every_package_and_file_as_the_code_has_them():
     page = TREE_PAGE.read_text(encoding="utf-8")
-    assert tree() in page, "anew: make pages"
+    assert tree() in page, "again: make pages"
     names = {path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"}
     assert len(names) > 100 and all(f"`{name}`" in page for name in names)
 
@@ -305,7 +305,7 @@ def test_every_file_of_code_that_a_page_names_exists():
 
 
 def test_the_lab_log_is_made_from_its_records_newest_first():
-    assert LAB_PAGE.read_text(encoding="utf-8") == lab_markdown(), "anew: make pages"
+    assert LAB_PAGE.read_text(encoding="utf-8") == lab_markdown(), "again: make pages"
     dates = [record["date"] for record in records()]
     assert len(dates) >= 70 and dates == sorted(dates, reverse=True)
     assert all(list(record) == list(FIELDS) and all(record.values()) for record in records())

@@ -439,7 +439,7 @@ def test_heads_that_the_model_lacks_training_mode_and_what_is_no_plan_are_refuse
     for heads in ("L3H0", "L0H6", "encoder:L0", "L1H2, L7"):
         with pytest.raises(HeadError, match="there is no|no stack"), mh.applied(lm, Ablate(heads)):
             raise AssertionError("inside")
-    refuses(PlanError, "is no plan: give a Plan", edited, lm, [], {})
+    refuses(PlanError, "is not a plan: give a Plan", edited, lm, [], {})
     lm.model.train()
     refuses(ModelError, r"training mode.*model\.eval\(\)", edited, lm, Ablate("L0H1"), block_inputs(fresh))
 

@@ -1,4 +1,4 @@
-"""Plans on modules that are no transformers model: their layers show as they call, and what they lack is told.
+"""Plans on modules that are not transformers models: their layers show as they call, and what they lack is told.
 
 The oracle: zeros in the columns of the module's own output projection, or the same sums by plain torch.
 """

@@ -294,8 +294,8 @@ def test_controls_of_a_place_are_other_layers(fresh):
     found = mh.effect(lm, Edit("L1 feed-forward", halved), texts, controls=7)
     by_layer = [mh.effect(lm, Edit(f"L{layer} feed-forward", halved), texts, controls=0).change for layer in (0, 2)]
     assert sorted(found.control) == pytest.approx(sorted(by_layer)) and found.num_heads == 0
-    assert found.notes["control"] == "2 random sets of as many layers: there are no others"
-    assert "as many random layers" in str(found)
+    assert found.notes["control"] == "2 random sets of the same number of layers: there are no others"
+    assert "the same number of random layers" in str(found)
     every = mh.effect(lm, Edit("L* stream", halved), texts, controls=3)
     assert not every.control and "too few layers are left" in every.notes["control"]
 

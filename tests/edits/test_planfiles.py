@@ -102,7 +102,7 @@ def test_a_plan_that_a_person_wrote_is_opened_and_needs_no_tensors(lm, inputs, t
 
 def test_another_model_is_refused(fresh, inputs, written):
     other = loaded("llama", draw(fresh) + 1)
-    words = r"was computed with another model than LlamaForCausalLM.*: give corpus= to compute it anew"
+    words = r"was computed with another model than LlamaForCausalLM.*: give corpus= to compute it again"
     for model in (other, other.model):
         with pytest.raises(PlanError, match=words), mh.applied(model, written):
             raise AssertionError("inside")
@@ -131,7 +131,7 @@ def test_tensors_that_are_missing_damaged_or_of_another_plan_are_told(lm, fresh,
             now.save(tmp_path / "other.json")
             output(model, {"input_ids": torch.tensor([[5, 6]])})
         tensors.write_bytes((tmp_path / "other.safetensors").read_bytes())
-        refuses(PlanError, rf"computed from another {what} than .*compute it anew", open_plan, written)
+        refuses(PlanError, rf"computed from another {what} than .*compute it again", open_plan, written)
 
 
 def test_steps_that_were_added_by_hand_and_never_computed_are_told(lm, inputs, written):
@@ -155,7 +155,7 @@ def test_a_damaged_plan_is_told(text, words, tmp_path):
 
 def test_files_that_cannot_be_read_are_told(tmp_path):
     (tmp_path / "plan.json").write_bytes(b"\xff\xfe\x00")
-    refuses(PlanError, "is no plan: it is not text", open_plan, tmp_path / "plan.json")
+    refuses(PlanError, "is not a plan: it is not text", open_plan, tmp_path / "plan.json")
     refuses(FileAccessError, "no such file", open_plan, tmp_path / "none.json")
     for name in ("a\0b.json", ""):
         refuses(FileAccessError, "cannot read", open_plan, name)
@@ -261,7 +261,7 @@ def test_a_plan_names_its_tensors_by_their_checksum_and_any_flipped_bit_is_refus
     tensors = saved_plan.with_suffix(".safetensors")
     whole = tensors.read_bytes()
     words = rf"{re.escape(str(tensors))} is damaged: its bytes are not those that {re.escape(str(saved_plan))} names\. "
-    words += r"Compute it anew, corpus=\."
+    words += r"Compute it again, corpus=\."
     for at in torch.randint(8 + int.from_bytes(whole[:8], "little"), len(whole), (20,), generator=fresh).tolist():
         bit = int(torch.randint(8, (), generator=fresh))
         tensors.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
@@ -325,7 +325,7 @@ def test_tensors_that_no_step_could_use_are_refused_without_a_checksum_too(what,
     forget_checksum(saved_plan)
     with_tensors(saved_plan, change)
     beside = re.escape(str(saved_plan.with_suffix(".safetensors")))
-    refuses(PlanError, rf"^{beside} is damaged: .*{words}.*\. Compute it anew, corpus=\.", open_plan, saved_plan)
+    refuses(PlanError, rf"^{beside} is damaged: .*{words}.*\. Compute it again, corpus=\.", open_plan, saved_plan)
 
 
 def test_float64_is_as_good(lm, saved_plan):
@@ -430,7 +430,7 @@ def test_more_than_a_plan_can_be_is_not_read(tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
     with path.open("wb") as file:
         file.truncate(1 << 40)  # takes no place on the disk; a terabyte to whoever reads it
-    message = r"plan\.json is no plan: it has more than 4,000,000 bytes, and a plan is a list"
+    message = r"plan\.json is not a plan: it has more than 4,000,000 bytes, and a plan is a list"
     refuses(PlanError, message, open_plan, path)
     path.unlink()
     most = len(json.dumps({"steps": []}))

@@ -201,7 +201,7 @@ SLOWLY = [pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS]
 
 @pytest.mark.parametrize(("name", "options"), [*QUICK, *SLOWLY])
 def test_what_is_written_token_by_token_is_what_the_dense_mask_writes(name, options, fresh):
-    """With a cache, past every window; the other reads the whole text anew for each token."""
+    """With a cache, past every window; the other reads the whole text again for each token."""
     lm = loaded(name, fresh)
     inputs, begins = some_inputs(name, fresh, "left", PROMPTS)
     inputs.pop("decoder_input_ids", None)

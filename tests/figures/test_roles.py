@@ -187,7 +187,7 @@ def test_the_page_grows_with_its_rows_and_rows_keep_their_height(tmp_path):
 
 
 def test_questions_that_no_head_could_be_asked_are_counted_apart_and_not_drawn(tmp_path):
-    """A causal head has no answer to what comes later: that is no failing of its own, nor of the texts."""
+    """A causal head has no answer to what comes later: that is not a failing of its own, nor of the texts."""
     nothing = {"score": math.nan, "given": None, "low": math.nan, "high": math.nan, "num_queries": 0}
     rules = (RULES[0], RULES[1], syntax_rules(["det"])[0], coreference_rules()[0])
     found = roles_of(rules=rules, num_queries=300)

@@ -617,7 +617,11 @@ def test_a_model_without_a_processor_of_both_says_so(fresh, tmp_path):
 def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fresh, tmp_path, monkeypatch):
     picture = some_picture(fresh)
     with_class = mh.load(saved_llava(tmp_path / "full", strategy="full"))
-    with pytest.raises(ModelError, match=r"26 image tokens are no grid of square patches of 1 x 40 x 40. Which patch"):
+    with pytest.raises(
+        ModelError,
+        match=r"26 image tokens are not a grid of square patches of 1 x 40 x 40. "
+        r"Which patch",
+    ):
         mh.record(with_class, mh.Inputs(QUESTION, image=picture))
     lm = reading("llava")
     plain = lm.processor.__class__.__call__
@@ -636,7 +640,7 @@ def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fre
         return {**made, "input_ids": torch.cat([ids[:, :5], ids[:, -1:], ids[:, 5:]], 1)}
 
     monkeypatch.setattr(lm.processor.__class__, "__call__", broken)
-    with pytest.raises(ModelError, match="the 5 x 5 patches of a picture are no single run of tokens"):
+    with pytest.raises(ModelError, match="the 5 x 5 patches of a picture are not a single run of tokens"):
         mh.record(lm, mh.Inputs(QUESTION, image=picture))
 
     def stumbling(self, **kwargs):
@@ -649,7 +653,7 @@ def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fre
     lm.model.resampler = torch.nn.Identity()
     refuses(
         ModelError,
-        "makes tokens of a picture that are no patches of it",
+        "makes tokens of a picture that are not patches of it",
         mh.record,
         lm,
         mh.Inputs(QUESTION, image=picture),

@@ -2,5 +2,5 @@
 
 `environments` builds and opens archives, makes environments and runs commands in them, `claims` says what must hold in
 each. The tests share heavy packages with the environment that they run in, and need no network; `make test-install`
-(`python -m tests.install`) lets pip install everything anew, for every Python that it finds.
+(`python -m tests.install`) lets pip install everything again, for every Python that it finds.
 """

@@ -159,7 +159,7 @@ def test_script_of_edits_and_statistics_of_ones_own_runs_where_the_wheel_is_inst
     assert told.returncode == 0, told.stderr
     assert found["controls"] == 6 and len(json.loads(told.stdout)["control"]) == 3
     checked = here.manyheads("stats", "--statistics", "my_stats:sharp_rows", "--check", "--model", "tiny-code")
-    assert checked.stdout.startswith("sharp_rows is what its definition says of whole maps"), checked.stderr
+    assert checked.stdout.startswith("sharp_rows agrees with its definition on whole maps"), checked.stderr
 
 
 @pytest.mark.slow

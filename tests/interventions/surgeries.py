@@ -92,7 +92,7 @@ def assert_matters(edited: Tensor, plain: Tensor) -> None:
 
 
 def output(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """The first output; of padded texts, the rows that are no padding."""
+    """The first output; of padded texts, the rows that are not padding."""
     with torch.no_grad():
         got = model(**inputs)[0]
     real = inputs.get("attention_mask")

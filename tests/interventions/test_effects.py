@@ -207,12 +207,12 @@ def test_texts_heads_and_labels_that_will_not_do_are_told(fresh, classifier):
         mh.effect(bert, PLAN, TEXTS_LISTED, metric="loss")
     for labels, words in (
         ([0, 1], "2 labels were given for 4 texts"),
-        ([0, 1, 2, -1], "label -1 is no class"),
-        ([0, 1, 0.5, 1], "label 0.5 is no class"),
-        (["a", "b", "c", "d"], "label 'a' is no class"),
+        ([0, 1, 2, -1], "label -1 is not a class"),
+        ([0, 1, 0.5, 1], "label 0.5 is not a class"),
+        (["a", "b", "c", "d"], "label 'a' is not a class"),
     ):
         refuses(TextError, words, lambda x=labels: mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=x)))
-    with pytest.raises(StatisticError, match="label 7 is no class of this model: it has 3"):
+    with pytest.raises(StatisticError, match="label 7 is not a class of this model: it has 3"):
         mh.effect(classifier, PLAN, mh.Inputs(TEXTS_LISTED, labels=[0, 1, 2, 7]))
     with pytest.raises(StatisticError, match="metric 'class_loss': a CausalLMOutputWithPast has logits of shape"):
         output = lm.model(torch.tensor([[5, 6, 7]]))
@@ -343,8 +343,8 @@ def test_a_control_is_what_the_same_steps_do_elsewhere(fresh):
     want = [mh.effect(lm, plan, TEXTS_LISTED, controls=0).change for plan in random_plans(PLAN, lm.spec, 4, seed=7)]
     assert np.allclose(found.control, want, atol=1e-12) and len(set(want)) == 4
     assert found.share_of_controls_above == sum(each >= found.change for each in want) / 4
-    assert found.notes["control"] == "4 random sets of as many heads"
-    assert "as many random heads" in str(found) and found.to_dict()["control"] == list(found.control)
+    assert found.notes["control"] == "4 random sets of the same number of heads"
+    assert "the same number of random heads" in str(found) and found.to_dict()["control"] == list(found.control)
 
 
 def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
@@ -355,12 +355,13 @@ def test_no_random_set_is_drawn_twice_and_fewer_are_said(fresh):
     layers = len(lm.spec.layers)
     found = mh.effect(lm, SkipOutputProjection(1), TEXTS[0], controls=layers + 3)
     assert len(found.control) == layers - 1
-    assert found.notes["control"] == f"{layers - 1} random sets of as many heads: there are no others"
+    assert found.notes["control"] == f"{layers - 1} random sets of the same number of heads: there are no others"
 
 
 def effect_with(change, control, plan=None, num_heads=1, low=None, high=None, metric="loss", why=None, **notes):
     """An effect of given numbers, as `effect` would return it: for the verdict, which reads nothing else."""
-    notes["control"] = why or ("none, as asked" if not control else f"{len(control)} random sets of as many heads")
+    drawn = f"{len(control)} random sets of the same number of heads"
+    notes["control"] = why or (drawn if control else "none, as asked")
     return Effect(
         plan or Plan(Ablate("L0H1")), metric, "nats a token", change, low, high, np.array([change]), tuple(control),
         None, None, None, notes, num_heads,
@@ -382,7 +383,7 @@ TEN = tuple(rank / 10 for rank in range(1, 11))  # 0.1 to 1.0
     (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
     (1e-12, {}, "nothing", "Changes nothing here."),
     (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
-    (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of as many heads matters as much."),
+    (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of the same number of heads matters"),
     (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
 ])  # fmt: skip
 def test_the_verdict_is_the_rank_among_random_heads_in_words(change, more, level, words):
@@ -413,7 +414,7 @@ def test_the_verdict_of_a_real_effect_counts_its_own_controls(fresh):
     lm = loaded("gpt2", draw(fresh))
     outcome = mh.effect(lm, PLAN, TEXTS_LISTED, controls=6)
     result = verdict(outcome)
-    assert outcome.num_heads == 3 and result.things == "random sets of as many heads"
+    assert outcome.num_heads == 3 and result.things == "random sets of the same number of heads"
     assert result.above == int((np.abs(outcome.control) >= abs(outcome.change)).sum()) and result.controls == 6
     assert mh.effect(lm, Copy("L0H1", source="L0H2"), TEXTS[0], controls=0).num_heads == 2
 

@@ -131,7 +131,7 @@ def test_reduce_says_where_the_absolute_value_is_taken(fresh):
     assert abs(by_batch[head] - abs(sum(signed)) / len(texts)) < 1e-7  # all texts are one batch
     assert (by_token.values > by_example.values).all() and (by_example.values > by_batch.values - 1e-12).all()
     assert by_example[head] - by_batch[head] > 1e-6 or len({np.sign(each) for each in signed}) == 1
-    with pytest.raises(StatisticError, match="reduce='mean' is no way to sum a gradient: use one of"):
+    with pytest.raises(StatisticError, match="reduce='mean' is not a way to sum a gradient: use one of"):
         mh.importance(lm, texts, "gradient", reduce="mean")
 
 
@@ -359,7 +359,7 @@ def test_the_lowest_groups_are_the_best_of_all_choices_of_whole_groups(num_kv_he
 def test_heads_that_make_no_whole_groups_are_told_with_numbers_that_do_and_nothing_is_divided_by_zero(fresh):
     found = made(loaded("llama", draw(fresh)), np.arange(18.0))
     for count, near in ((1, "2"), (5, "4 or 6"), (17, "16 or 18")):
-        words = f"^{count} heads of .* are no whole groups .*: give {near}\\.$"
+        words = f"^{count} heads of .* are not whole groups .*: give {near}\\.$"
         refuses(HeadError, words, found.lowest, count, groups=True)
     refuses(StatisticError, "19 heads of 18 were asked for", found.lowest, 19, groups=True)
     # Divided by their layer's norm, other groups are the least: L1's first, which is the larger as it is.
@@ -440,7 +440,7 @@ def test_what_was_asked_wrongly_is_told(fresh):
         mh.importance(lm, list(TEXTS), "shapley")
     assert get_args(Estimator) == ("ablation", "gradient") and set(get_args(Way)) == set(module.WAYS)
     refuses(TextError, "no text was given", mh.importance, lm, [])
-    refuses(ManyHeadsError, "is no way to ablate", mh.importance, lm, list(TEXTS), kind="mute")
+    refuses(ManyHeadsError, "is not a way to ablate", mh.importance, lm, list(TEXTS), kind="mute")
     with pytest.raises(StatisticError, match="gave NaN or infinity"):
         mh.importance(lm, ["cat", *TEXTS])  # one token, and so no next one
     assert choose_metric(lm, "auto") == (METRICS["loss"], "a language model")
@@ -592,8 +592,8 @@ def test_whole_groups_go_unless_another_way_is_asked_for_and_what_each_frees_is_
     ways = {way: lowest_heads(wide, LLAMA_TEXTS, 6, way=way) for way in ("each layer", "anywhere", "each group")}
     got = lowest_heads(wide, LLAMA_TEXTS, 6)
     assert got.way == "each layer" and got.heads == ways["each layer"].heads and set(got.ways) == set(ways)
-    assert "since only whole groups free cache, and a config can say as many of each layer" in got.because
-    assert f"as many heads of each group: {got.ways['each group']:+.4g}" in got.because
+    assert "since only whole groups free cache, and a config can describe the same number in each layer" in got.because
+    assert f"the same number of heads from each group: {got.ways['each group']:+.4g}" in got.because
     assert min(got.ways.values()) < got.ways["each layer"], "another way loses less, and is not taken for that"
     hidden, elements = wide.model.config.hidden_size, 4
     projections = 2 * 3 * 8 * hidden  # rows of q and columns of o
@@ -663,7 +663,7 @@ def test_as_many_heads_go_as_the_loss_allows_and_the_next_larger_number_is_over_
 
 def test_numbers_that_cannot_go_are_refused_and_any_can_without_groups(lm):
     for count, message in (
-        (3, "give 2 or 4, or a multiple of 9, as many of each group"),
+        (3, "give 2 or 4, or a multiple of 9, the same number from each group"),
         (18, "18 heads cannot go"),
         (14, "at most 12 can go"),
     ):

@@ -135,7 +135,7 @@ def test_layouts_that_cannot_share_key_heads_wrong_selections_and_wrong_shapes_a
     with pytest.raises(ShapeError, match=r"k written as \[2, 10, 48\] with bias, but it is \[3, 10, 48\] with bias"):
         found.write("k", weight[:2], bias[:2])
     refuses(ShapeError, r"k written as \[3, 10, 48\] without bias", found.write, "k", weight, None)
-    refuses(ShapeError, "part='o' is no projection", found.read, "o")
+    refuses(ShapeError, "part='o' is not a projection", found.read, "o")
 
 
 def test_a_module_whose_projections_are_not_found_is_named_with_what_was_sought(made):

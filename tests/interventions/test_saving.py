@@ -414,7 +414,7 @@ def test_one_form_alone_holds_the_same_model_and_others_are_refused(only, small,
     model = back.model if only == "compact" else back.eval()
     assert difference(outputs_of(model, inputs), outputs_of(small.model, inputs)) <= SAME
     assert small.save(tmp_path / "out").form == "compact"  # replaces it
-    refuses(ModelError, "only='both' is no form; None writes both: use one of compact, zeroed", small.save,
+    refuses(ModelError, "only='both' is not a form; None writes both: use one of compact, zeroed", small.save,
             tmp_path / "other", only="both")  # fmt: skip
     assert os.listdir(tmp_path) == ["out"]
 
@@ -541,7 +541,7 @@ def test_a_folder_with_anything_but_an_older_save_is_never_replaced(entry, small
     path.write_text("mine")
     for name in ("config.json", "manyheads.json"):
         (tmp_path / "out" / name).write_text("{}")
-    with pytest.raises(FileAccessError, match="not of an earlier save by manyheads, which alone would be replaced"):
+    with pytest.raises(FileAccessError, match="not of an earlier save by manyheads. Only such a save"):
         small.save(tmp_path / "out")
     assert path.read_text() == "mine"
 
@@ -563,7 +563,7 @@ def test_what_transformers_did_not_make_whole_is_not_saved_nor_where_it_cannot_b
     refuses(FileAccessError, "its folder does not exist", small.save, tmp_path / "no" / "out")
     other, out = prune_heads(mh.load(Reader().eval(), tokenizer=False), "L0H1"), tmp_path / "out"
     refuses(ModelError, "is a Reader, no model of transformers', so there is no checkpoint", other.save, out)
-    refuses(ModelError, "Reader is no model of transformers', so it cannot be built anew", other.zeroed)
+    refuses(ModelError, "Reader is not a model of transformers', so it cannot be built again", other.zeroed)
 
     class Strange(type(small.model)):
         pass

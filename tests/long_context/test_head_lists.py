@@ -383,9 +383,9 @@ def test_what_says_twice_or_never_which_heads_are_kept(tmp_path):
     for options, words in (
         ({}, r"a has a score for each head, and does not say which keep everything: .* keep=0.5"),
         ({"keep": 0.5, "threshold": 0.1}, "keep=0.5 and threshold=0.1 both say"),
-        ({"keep": 1.5}, "keep=1.5 is no share of key/value heads to keep: give one above 0"),
+        ({"keep": 1.5}, "keep=1.5 is not a share of key/value heads to keep: give one above 0"),
         ({"threshold": 2.0}, "threshold=2 is reached by no score of .*: they are"),
-        ({"threshold": float("nan")}, "threshold=nan is no finite number"),
+        ({"threshold": float("nan")}, "threshold=nan is not a finite number"),
         ({"keep": 0.5, "join": "sum"}, "join='sum' is unknown: use one of maximum, mean"),
     ):
         refuses((HeadError, StatisticError), words, mh.read_heads, folder, model(TWO), **options)
@@ -394,7 +394,7 @@ def test_what_says_twice_or_never_which_heads_are_kept(tmp_path):
 @pytest.mark.parametrize("format", TABLES)
 def test_layers_of_unlike_numbers_of_heads_fit_no_table(format, rng, tmp_path):
     split = split_of(RAGGED, rng)
-    message = rf"a list for {format} has as many .* heads in every layer, .*: export to minference"
+    message = rf"a list for {format} has the same number of .* heads in every layer, .*: export to minference"
     refuses(HeadError, message, split.export, format, tmp_path / PLACES[format])
     assert not [*tmp_path.iterdir()]
     for other in {*FORMATS} - {*TABLES}:

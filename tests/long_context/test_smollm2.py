@@ -44,7 +44,7 @@ def test_heads_that_all_see_everything_write_what_stock_generate_writes(smollm2)
 
 @pytest.mark.slow
 def test_streaming_heads_write_what_eager_attention_writes_under_a_mask(smollm2, fresh):
-    """A third of the groups stream, drawn anew; the oracle reads the whole text again for each token, in float64."""
+    """A third of the groups stream, drawn again; the oracle reads the whole text again for each token, in float64."""
     ids = torch.tensor([smollm2.tokenizer(TEXT)["input_ids"]])
     streams = torch.rand(30, 3, generator=fresh) < 1 / 3
     split = split_of(smollm2, lambda layer, index: not bool(streams[layer, index]))

@@ -302,7 +302,7 @@ def test_another_share_keeps_the_highest_scores_and_forgets_what_was_measured_at
         assert other.evidence["curve"] == split.evidence["curve"]
         before = heads
     assert split.with_keep(0.3) == split and len(before) == 18
-    with pytest.raises(StatisticError, match=r"keep=nan is no share of key/value heads to keep: give one above 0"):
+    with pytest.raises(StatisticError, match=r"keep=nan is not a share of key/value heads to keep: give one above 0"):
         split.with_keep(float("nan"))
 
 
@@ -341,8 +341,8 @@ def test_the_figure_shows_scores_and_the_curve(kind, fresh, tmp_path):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"keep": 0.0}, "keep=0.0 is no share of key/value heads to keep"),
-    ({"keep": 1.01}, r"keep=1\.01 is no share"),
+    ({"keep": 0.0}, "keep=0.0 is not a share of key/value heads to keep"),
+    ({"keep": 1.01}, r"keep=1\.01 is not a share"),
     ({"by": "loss"}, "by='loss' chooses no heads: use one of effect, needle_effect, distant_mass, needle"),
     ({"also": ["gradient"]}, "by='gradient' chooses no heads"),
     ({"sink": -1}, "sink=-1: give a whole number, 0 or more"),

@@ -473,7 +473,7 @@ def test_sums_compute_merge_and_reset_as_torchmetrics_metrics_do(one_layer):
     assert one.merge_state(two) is None and (one.num_texts, two.num_texts) == (9, 4)
     assert_equal_to_one_run(one.compute(), mh.measure(one_layer, iter(texts), names))
     assert one.reset() is None and one.num_texts == 0 and not one.parts and two.num_texts == 4
-    refuses(StatisticError, "these sums are of no text", one.compute)
+    refuses(StatisticError, "these sums hold no text", one.compute)
     one.update(texts[5:])  # it has its model still, and what was merged before is no part of it
     assert_equal_to_one_run(one.compute(), two.compute())
     refuses(StatisticError, "merge_state takes HeadSums, and this is a dict", one.merge_state, {})
@@ -546,7 +546,7 @@ def test_a_shard_without_texts_or_with_bad_ones_alone_is_a_part(one_layer):
     total = sum(map(pickle.loads, map(pickle.dumps, parts)))
     assert total.missing == () and [failure.number for failure in total.failures] == [1]
     assert_equal_to_one_run(total.table(), mh.measure(one_layer, iter(["the cat sat", "  ", "a dog"]), "entropy"))
-    refuses(StatisticError, "these sums are of no text, .*: 1 text could not be measured", parts[1].table)
+    refuses(StatisticError, "these sums hold no text, .*: 1 text could not be measured", parts[1].table)
 
 
 OTHERS = {
@@ -590,7 +590,7 @@ def test_files_that_do_not_add_are_named(one_layer, tmp_path):
 def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch):
     sums = mh.HeadSums(one_layer, "entropy")
     refuses(StatisticError, "nothing was measured, so there is nothing to save", sums.save, tmp_path / "x.sums")
-    refuses(StatisticError, "these sums are of no text", sums.table)
+    refuses(StatisticError, "these sums hold no text", sums.table)
     path = tmp_path / "a.sums"
     sums.update(["the cat sat"]).save(path)
     with safe_open(path, "pt") as file:

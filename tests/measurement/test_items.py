@@ -225,7 +225,7 @@ def test_rows_of_a_dataset_are_texts_that_can_be_read_again():
     assert [*corpus.open()][1].problem == "it is of type NoneType, not a text"
     assert corpus.key and corpus.key != corpus_of_rows(rows, name="id").key
     refuses(
-        TextError, "'words' is no column of the dataset: it has text, id", list, corpus_of_rows(rows, "words").open()
+        TextError, "'words' is not a column of the dataset: it has text, id", list, corpus_of_rows(rows, "words").open()
     )
     refuses(TextError, "a list has no columns", corpus_of_rows, ["the cat"], "words")
 

@@ -67,7 +67,7 @@ def test_engine_that_is_none_and_one_that_cannot_be_used_here_is_refused(lm):
     for name, value in {"actors": 0, "cpus": 0, "ahead": 0, "deaths": 0, "every": -1.0, "patience": 0.0}.items():
         refuses(EngineError, rf"^{name}={value}: give [01] or more", Engine, **{name: value})
     refuses(EngineError, "gpus=1.5: an actor has a part of an accelerator, or whole ones", Engine, gpus=1.5)
-    refuses(EngineError, "shard_by='row' is no way to deal out texts: use one of text, file", Engine, shard_by="row")
+    refuses(EngineError, "shard_by='row' is not a way to deal out texts: use one of text, file", Engine, shard_by="row")
 
 
 def test_address_that_does_not_answer_is_said():
@@ -375,7 +375,7 @@ def test_rows_of_a_dataset_are_texts_in_its_order(session, folders, tmp_path, mo
     documents = list(corpus_of_rows(rows, "sentence", "id").open())
     assert [document.text for document in documents] == texts and documents[3].name == "n3"
     assert not rows.context.execution_options.preserve_order, "the dataset's own setting was left changed"
-    with pytest.raises(mh.errors.TextError, match="'text' is no column of the dataset: it has sentence, id"):
+    with pytest.raises(mh.errors.TextError, match="'text' is not a column of the dataset: it has sentence, id"):
         next(corpus_of_rows(rows).open())
     sums = on_ray.measure(folders / "0", rows, ["entropy"], text="sentence", name="id", engine=Engine(actors=1))
     assert sums.num_texts == 41

@@ -294,7 +294,7 @@ def test_a_state_that_is_damaged_says_so(lm, tmp_path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
-    message = r"what a run left in .* cannot be gone on with: .* To begin anew, give another"
+    message = r"what a run left in .* cannot be gone on with: .* To start again, give another"
     refuses(StatisticError, message, mh.measure, lm, texts, ["entropy"], resume=tmp_path)
     path.write_bytes(b"x")
     refuses(StatisticError, "cannot be gone on with", mh.measure, lm, texts, ["entropy"], resume=tmp_path)

@@ -154,8 +154,8 @@ def test_a_short_text_still_has_a_sentence():
 
 def test_words_and_heads_that_cannot_be_are_refused(minilm, swapped, fresh):
     before = mh.record(minilm, TIRED)
-    refuses(TextError, r"“\[CLS\]” is no word of this text, so it cannot be changed", changed_text, before, 0, "x")
-    refuses(TextError, "token 99 is no word", changed_text, before, 99, "x")
+    refuses(TextError, r"“\[CLS\]” is not a word of this text, so it cannot be changed", changed_text, before, 0, "x")
+    refuses(TextError, "token 99 is not a word", changed_text, before, 99, "x")
     refuses(TextError, "“tired” stands there already", changed_text, before, TIRED_TOKEN, " tired ")
     refuses(TextError, "the new word is empty", changed_text, before, TIRED_TOKEN, " ")
     two = mh.record(minilm, [TIRED, "A dog."])

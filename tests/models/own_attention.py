@@ -1,4 +1,4 @@
-"""Ten ways in which public teaching code writes attention out, written anew; each is checked against its own softmax.
+"""Ten ways in which public teaching code writes attention out, written again; each is checked against its own softmax.
 
 Every module is built by `make()` and reads `inputs(fresh)`. Sizes are all different.
 """

@@ -157,14 +157,14 @@ class TestFinding:
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.write_bytes(content)
-        words = r"'tiny' is not the published someone/tiny: .* has sha256 .* Bring it anew: manyheads fetch tiny"
+        words = r"'tiny' is not the published someone/tiny: .* has sha256 .* Bring it again: manyheads fetch tiny"
         refuses(ModelError, words, load, "tiny")
 
     def test_damaged_package_is_not_in_the_way_of_what_was_fetched(
         self, entry: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         (installed(tmp_path, monkeypatch) / "model.safetensors").write_bytes(b"half")
-        refuses(ModelError, "Bring it anew: manyheads fetch tiny", load, "tiny")
+        refuses(ModelError, "Bring it again: manyheads fetch tiny", load, "tiny")
         assert fetch_bundled("tiny") == tmp_path / "models/tiny" == find_bundled("tiny")
         assert load("tiny").name == "tiny"
 

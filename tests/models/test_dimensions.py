@@ -220,7 +220,7 @@ def test_a_config_that_nobody_can_read_is_refused_in_words_and_its_sizes_never_m
     refuses(ModelError, r"transformers cannot read this config of 'cwm': ", size, {**written, "hidden_size": "wide"})
     with pytest.raises(ModelError, match=r"transformers cannot build .* from this config: "):
         size({**written, "rope_parameters": {"rope_type": "unheard of"}})
-    message = r"this Linear has no config, so there is no telling its attention. Describe it"
+    message = r"this Linear has no config, so its attention is unknown. Describe it"
     refuses(ModelError, message, size, torch.nn.Linear(3, 3))
     refuses(ModelError, r"this MultiheadAttention has no config", describe_model, torch.nn.MultiheadAttention(8, 2))
 

@@ -61,7 +61,7 @@ def test_compiled_as_transformers_calls_it_weights_are_the_models_own(fresh):
     torch._dynamo.utils.counters.clear()
     assert_read(model, inputs)
     compiled = torch._dynamo.utils.counters["frames"]["ok"]
-    assert compiled <= 2, f"{compiled} for two taps, which may have a mask's making compiled anew, but never the rest"
+    assert compiled <= 2, f"{compiled} for two taps, which may have a mask's making compiled again, but never the rest"
 
 
 @pytest.mark.thinned(name=("gemma2",), side=("left",))  # half of gemma2's layers are llama's
@@ -124,7 +124,7 @@ MASKS = {
 
 @pytest.mark.parametrize("name", sorted(MASKS))
 def test_a_block_mask_is_read_cell_by_cell(name, monkeypatch):
-    """Row blocks that are no multiple of the mask's own; more keys in the mask than there are."""
+    """Row blocks that are not a multiple of the mask's own; more keys in the mask than there are."""
     monkeypatch.setattr(flexmasks, "DENSE_ROWS", 5)
     rule, (texts, heads, queries, keys) = MASKS[name], (2, 3, 13, 11)
     mask = create_block_mask(rule, texts, heads, queries, keys + 6, device="cpu", BLOCK_SIZE=(4, 8))

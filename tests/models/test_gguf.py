@@ -316,7 +316,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "array of strings": (header() + key("a", ARRAY, struct.pack("<IQ", 8, 9) + b"\0" * 71), "9 values of 'a'"),
     "array of arrays": (header() + key("a", ARRAY, struct.pack("<IQ", 9, 1) * 2000), "an array of arrays for 'a'"),
     "array of a type": (header() + key("a", ARRAY, struct.pack("<IQ", 77, 0)), "an array of the unknown type 77"),
-    "no UTF-8": (header() + key("a", STRING, struct.pack(U64, 2) + b"\xff\xfe"), "which is no UTF-8"),
+    "no UTF-8": (header() + key("a", STRING, struct.pack(U64, 2) + b"\xff\xfe"), "which is not UTF-8"),
     "no architecture": (header() + key("a", 4, struct.pack(U32, 1)), "no general.architecture"),
     "number as it": (header() + key("general.architecture", 4, struct.pack(U32, 1)), "no general.architecture"),
     "key twice": (header(num_keys=2) + ARCHITECTURE * 2, "the key 'general.architecture' a second time"),

@@ -143,7 +143,7 @@ def test_whoever_asks_flex_attention_for_maps_is_warned_that_it_gives_none(flex_
         with mh.tap(model):
             outputs = model(**inputs, output_attentions=True)
     assert outputs.attentions[0].ndim == 3
-    warning = "outputs.attentions of flex attention are no maps but the lse of each row, rounded: do not use it"
+    warning = "outputs.attentions of flex attention are not maps but the lse of each row, rounded: do not use it"
     assert caplog.messages == [warning]
 
 

@@ -139,7 +139,7 @@ def test_a_folder_without_config_weights_or_tokenizer_says_which(bert, tmp_path)
     (bert / "model.safetensors").unlink()
     refuses(ModelError, r"has no weights: model.safetensors or .* It holds config.json", load, bert)
     (bert / "config.json").unlink()
-    refuses(ModelError, "has no config.json, so there is no telling what model it is. It holds", load, bert)
+    refuses(ModelError, "has no config.json, so its kind of model is unknown. It holds", load, bert)
     (tmp_path / "empty").mkdir()
     refuses(ModelError, "has no config.json.* It is empty", load, tmp_path / "empty")
     (tmp_path / "empty" / "model.bin").mkdir()  # of whatever name, a folder is no file of a model
@@ -153,7 +153,7 @@ def test_a_damaged_file_is_named(bert):
     refuses(ModelError, "has no usable tokenizer: .* Save one there", load, bert)
     whole = (bert / "model.safetensors").read_bytes()
     (bert / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    refuses(ModelError, r"the weights in .*bert are damaged \(.*\)\. Copy or fetch them anew", load, bert)
+    refuses(ModelError, r"the weights in .*bert are damaged \(.*\)\. Copy or fetch them again", load, bert)
     (bert / "config.json").write_text('{"architectures": ["BertMo')
     refuses(ModelError, r"config.json is not JSON \(.*\): the file is damaged", load, bert)
     (bert / "config.json").write_text("[]")
@@ -440,7 +440,7 @@ def test_a_model_in_hand_is_used_as_it_is_and_named_after_where_it_came_from_or_
 
 def test_a_model_in_hand_is_refused_in_training_mode_with_nan_or_with_options_that_would_change_it():
     for name in ("", "  "):
-        message = f"name={name!r} is no name for a model: give a text, or leave it out"
+        message = f"name={name!r} is not a name for a model: give a text, or leave it out"
         refuses(ModelError, message, load, nn.MultiheadAttention(6, 2).eval(), name=name)
     refuses(ModelError, r"BertModel is in training mode, .* Call model\.eval\(\) first", load, tiny_bert().train())
     model = tiny_bert()
@@ -459,8 +459,8 @@ def test_a_model_in_hand_is_refused_in_training_mode_with_nan_or_with_options_th
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"dtype": "float31"}, "dtype='float31' is no dtype for weights. Use one of .*bfloat16"),
-    ({"dtype": torch.int8}, "dtype=torch.int8 is no dtype for weights"),
+    ({"dtype": "float31"}, "dtype='float31' is not a dtype for weights. Use one of .*bfloat16"),
+    ({"dtype": torch.int8}, "dtype=torch.int8 is not a dtype for weights"),
     ({"device": "toaster"}, "device='toaster' cannot be used: .* Here is: cpu"),
     ({"device": "cuda:99"}, "device='cuda:99' cannot be used: .* Here is: cpu"),
     ({"tokenizer": "bert"}, "tokenizer='bert' is not a tokenizer: give one in hand"),

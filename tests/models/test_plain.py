@@ -383,7 +383,7 @@ def test_a_layer_beside_others_that_cannot_be_read_is_said(fresh, caplog):
     )
     assert "left out: 1 (Unreadable)" in caplog.text
     table = measure_call(model, normal(fresh, B, Q, M), statistics=["entropy"])
-    assert "1 (Unreadable)" in table.notes["left out, since nobody can see it"]
+    assert "1 (Unreadable)" in table.notes["left out, since no query can see it"]
 
 
 def test_a_softmax_that_weighs_no_values_is_no_attention(fresh):

@@ -398,7 +398,7 @@ def test_a_mask_of_one_row_serves_queries_of_two_texts_and_an_added_one_is_a_bia
     for queries in (words, patches):
         read, bias = reader.read(mask, queries, keys, False)
         assert read.counts().tolist() == [[5] * queries, [3] * queries] and bias is None
-        assert reader.read(mask, queries, keys, False)[0] is read, "read anew for every layer"
+        assert reader.read(mask, queries, keys, False)[0] is read, "read again for every layer"
     # As MarkupLM hands it over: -10,000 where others write the lowest number there is.
     mask = torch.zeros(2, 1, 1, 5)
     mask[1, ..., 3:] = -10_000

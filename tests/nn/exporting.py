@@ -1,7 +1,7 @@
 """The layer exported for any number of texts and tokens, traced, and compiled for lengths; run by test_conformance.
 
-A program of its own: the tests' type checks are no part of a graph. What each program gives is held to the layer itself
-at sizes that it was not made at.
+A program of its own: the tests' type checks are not part of a graph. What each program gives is held to the layer
+itself at sizes that it was not made at.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def test_one_query_packed_by_groups_equals_keys_and_values_repeated(fresh, keys,
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: KVCache("ring"), "kind='ring' is no kind of cache: use one of growing, static, sliding, cross."),
+    (lambda: KVCache("ring"), "kind='ring' is not a kind of cache: use one of growing, static, sliding, cross."),
     (lambda: KVCache("static"), "kind='static' with size=None: static and sliding caches take a size of 1 or more"),
     (lambda: KVCache("growing", 4), "kind='growing' with size=4"),
     (lambda: KVCache.sliding(0), "KVCache.sliding(0): give how many positions it holds, 1 or more."),

@@ -404,13 +404,13 @@ def test_gradients_are_right_and_a_seed_gives_one_layer(fresh, kind):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: mnn.FeedForward(0), "embed_dim=0 is no width: use 1 or more."),
-    (lambda: mnn.SwiGLU(8, 0), "hidden_dim=0 is no width"),
+    (lambda: mnn.FeedForward(0), "embed_dim=0 is not a width: use 1 or more."),
+    (lambda: mnn.SwiGLU(8, 0), "hidden_dim=0 is not a width"),
     (lambda: mnn.SwiGLU(8, multiple_of=0),
      "multiple_of=0: the width is rounded up to a multiple of it. Use 1 or more."),
     (lambda: mnn.FeedForward(8, activation="swish"),
-     "activation='swish' is no activation here: use one of relu, gelu, gelu_tanh, silu."),
-    (lambda: mnn.FeedForward(8, dropout=1.0), "dropout=1.0 is no share to drop: use 0 up to, not including, 1."),
+     "activation='swish' is not an activation here: use one of relu, gelu, gelu_tanh, silu."),
+    (lambda: mnn.FeedForward(8, dropout=1.0), "dropout=1.0 is not a share to drop: use 0 up to, not including, 1."),
     (lambda: mnn.FeedForward(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8: its shape is (2, 7)."),
     (lambda: mnn.SwiGLU(8)(torch.ones(2, 7)), "x has width 7, but this layer reads width 8"),
 ])  # fmt: skip
@@ -539,7 +539,7 @@ for build, call in cases:
     for one, other in zip(*grads):
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-4)
 torch._dynamo.reset()
-x = torch.randn(2, 12, 24)  # more steps than the compiler would compile anew
+x = torch.randn(2, 12, 24)  # more steps than the compiler would compile again
 layer = mh.MultiHeadAttention(24, 6, 3, batch_first=True, causal=True, rope=Rope())
 compiled = torch.compile(layer, fullgraph=True, backend=BACKEND)
 with torch.no_grad():
@@ -557,7 +557,7 @@ print("compiled")
 @pytest.mark.slow  # 13 seconds, and a minute
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_it_compiles_into_one_graph(backend):
-    """In a process of its own: the tests' type checks are no part of the graph."""
+    """In a process of its own: the tests' type checks are not part of the graph."""
     program = f"BACKEND = {backend!r}\n{COMPILED}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=500)
     assert done.stdout.strip() == "compiled", done.stderr[-3000:]

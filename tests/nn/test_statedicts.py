@@ -262,7 +262,8 @@ def state(**changes):
 
 
 @pytest.mark.parametrize(("family", "given", "message"), [
-    ("keras", {}, "'keras' is no family of state dicts here: use one of torch, llama, gpt2, bert, t5, x-transformers."),
+    ("keras", {}, "'keras' is not a family of state dicts here: use one of torch, llama, gpt2, bert, t5, "
+        "x-transformers."),
     ("llama", state(**{"q_proj.weight": None}), "llama state dict lacks q.weight (under '' it has k_proj.bias, "),
     ("llama", {}, "has nothing): build the layer without them, or give the right prefix."),
     ("llama", state(**{"q_norm.weight": torch.ones(4)}),
@@ -294,7 +295,7 @@ def test_a_layer_that_a_family_cannot_hold_is_an_error(unchecked_types):
     message = "llama state dicts have no place for relative_bias: this layer cannot be one."
     refuses(ShapeError, message, dump_state, MultiHeadAttention(M, H, relative_bias=RelativeBias()), "llama")
     refuses(ShapeError, "relative_bias is a int: give RelativeBias", MultiHeadAttention, M, H, relative_bias=32)
-    message = "'fnet' is no config that a layer can be built from: use one of llama, mistral"
+    message = "'fnet' is not a config that a layer can be built from: use one of llama, mistral"
     refuses(ShapeError, message, layer_from_config, type("C", (), {"model_type": "fnet"})())
     message = "rope_type='longrope' is not a rotation of ours: use one of default, linear, llama3, yarn."
     refuses(ShapeError, message, Rope.from_parameters, {"rope_type": "longrope"}, max_positions=9, head_dim=4)

@@ -1,4 +1,4 @@
-"""A file with everything a recording may hold, taken apart and written anew; and how it is to be refused."""
+"""A file with everything a recording may hold, taken apart and written again; and how it is to be refused."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A file that is no whole recording of ours is refused in one line, and never gives other numbers than were saved.
+"""A file that is not a whole recording of ours is refused in one line, and never gives other numbers than were saved.
 
 First damage, that the checksums show; then files whose checksums fit but that contradict themselves.
 """
@@ -43,7 +43,7 @@ def test_a_file_that_cannot_be_had_is_said(tmp_path, monkeypatch):
 
 def test_what_is_no_name_of_a_file_is_refused_in_words():
     for given in (None, 3):
-        with pytest.raises(RecordingError, match=rf"^{given} is no file to open: give the name of one made by save"):
+        with pytest.raises(RecordingError, match=rf"^{given} is not a file to open: give the name of one made by save"):
             open_recording(given)
 
 
@@ -94,7 +94,7 @@ def test_a_file_cut_off_anywhere_is_refused_and_what_is_added_to_it(saved, path,
 
 
 def test_a_changed_byte_is_refused_or_changes_nothing(saved, path, random):
-    """Bytes of the header and of tensors, drawn anew for each commit, one at a time: exact or refused."""
+    """Bytes of the header and of tensors, drawn again for each commit, one at a time: exact or refused."""
     data, whole = path.read_bytes(), contents(saved)
     header = 8 + int.from_bytes(data[:8], "little")
     places = random.sample(range(header), 250) + random.sample(range(header, len(data)), 150)
@@ -333,7 +333,7 @@ def mutated(random, value):
 
 
 def test_any_signed_lie_is_refused_or_has_tensors_of_the_right_shapes(saved, path, random):
-    """The checksums protect from accidents; this is about somebody who writes them anew."""
+    """The checksums protect from accidents; this is about somebody who writes them again."""
     header, tensors = split(path)
     refused, begun = 0, time.monotonic()
     for _ in range(300):

@@ -431,7 +431,7 @@ def test_a_recording_can_be_saved_over_the_file_it_is_read_from(fresh, path):
     assert_same_recording(open_recording(path), recording)
 
 
-@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "anew"])
+@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "again"])
 def test_a_disk_without_room_is_said_before_anything_is_written_and_the_size_is_known_to_the_byte(
     fresh, path, monkeypatch, older, caplog
 ):
@@ -459,7 +459,7 @@ def test_a_disk_without_room_is_said_before_anything_is_written_and_the_size_is_
 
 
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(3)], ids=repr)
-@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "anew"])
+@pytest.mark.parametrize("older", [True, False], ids=["over an older file", "again"])
 def test_an_interrupted_save_leaves_the_folder_as_it_was(fresh, path, monkeypatch, fault, older):
     recording = make_recording(fresh)
     if older:

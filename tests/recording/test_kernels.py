@@ -104,8 +104,8 @@ def test_a_million_rows_are_planned_at_once():
 
 
 @pytest.mark.parametrize(("choice", "message"), [
-    ("kernels", "MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is no NVIDIA GPU"),
-    ("tile", "MANYHEADS_PASS='tile' is no way to make a pass: set it to kernels, tiles or auto"),
+    ("kernels", "MANYHEADS_PASS=kernels, but kernels cannot read this layer: it is on cpu, which is not an NVIDIA GPU"),
+    ("tile", "MANYHEADS_PASS='tile' is not a way to make a pass: set it to kernels, tiles or auto"),
 ])  # fmt: skip
 def test_a_forced_pass_that_is_none_here_is_refused(rng, monkeypatch, choice, message):
     monkeypatch.setenv("MANYHEADS_PASS", choice)
@@ -115,7 +115,7 @@ def test_a_forced_pass_that_is_none_here_is_refused(rng, monkeypatch, choice, me
 
 def test_tiles_make_the_pass_on_a_cpu_and_say_so(rng, monkeypatch):
     case = make_case(rng, dtype=torch.float32)
-    assert prepare(case.tokens, [Mass()]).run(case.layer).because == "tiles: it is on cpu, which is no NVIDIA GPU"
+    assert prepare(case.tokens, [Mass()]).run(case.layer).because == "tiles: it is on cpu, which is not an NVIDIA GPU"
 
 
 @NEEDS_TRITON

@@ -128,7 +128,7 @@ def test_a_word_that_is_there_twice_is_never_chosen_in_silence(minilm):
     (("it#2", "animal"), "there is no 'it#2': this text has 'it' once."),
     (("xyzzy", "it"), "there is no word 'xyzzy' in this text. Its words are 'The', 'animal', "),
     (("it", "it"), "'it' and 'it' are one and the same word of this text: give two."),
-    (("", "it"), "'' is no word: give one word of the text."),
+    (("", "it"), "'' is not a word: give one word of the text."),
     ((None, None), "no word was given: say from which word, to which, or both"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_one_clear_error(rec, words, message):

@@ -240,7 +240,7 @@ def test_shapes_that_do_not_fit_are_an_error(qkv, wrong, shape):
     ({"mask": np.zeros((Q, K))}, r"mask is float64.*bias=.*astype\(bool\)"),
     ({"mask": np.full((Q, K), 2)}, "mask is int64 and must be booleans, or integers 0 and 1"),
     ({"sinks": np.ones(H + 1)}, r"sinks has shape \(7,\).*\(6,\)"),
-    ({"softcap": 0.0}, "softcap=0.0 is no cap"),
+    ({"softcap": 0.0}, "softcap=0.0 is not a cap"),
     ({"window": 0}, "window=0 shows no key"),
 ])  # fmt: skip
 def test_options_that_do_not_fit_are_an_error(qkv, options, message):

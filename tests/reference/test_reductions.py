@@ -67,7 +67,7 @@ def test_pooled_by_hand_to_more_blocks_than_positions_by_each_heads_cells_or_ano
     weights, seen = np.ones((2, 2, 2)), np.array([[[1, 1], [1, 1]], [[0, 0], [0, 1]]], bool)
     weights[1, 1, 1] = 0.25
     assert_allclose(reductions.pooled(weights, seen, 1), [[[1.0]], [[0.25]]])
-    message = r"how='median' is no way to pool a block's cells: use one of mean, max\."
+    message = r"how='median' is not a way to pool a block's cells: use one of mean, max\."
     refuses(ShapeError, message, reductions.pooled, SMALL, SEEN, 2, "median")
 
 

@@ -183,7 +183,7 @@ def damaged(random: Random, data: bytes, examples: Sequence[bytes]) -> bytes:
 
 
 def changed_json(random: Random, data: bytes) -> bytes | None:
-    """JSON with one thing in it changed, wherever that is; None for what is no JSON."""
+    """JSON with one thing in it changed, wherever that is; None for what is not JSON."""
     try:
         if random.random() < 0.03:
             return b'{"a":' * DEEP + b"1" + b"}" * DEEP if random.random() < 0.5 else b"[" * DEEP + b"]" * DEEP

@@ -195,7 +195,7 @@ def labels() -> list[bytes]:
 
 
 def read_remembered(data: bytes, folder: Path) -> None:
-    """It is what was kept, or measured anew."""
+    """It is what was kept, or measured again."""
     (folder / "page.json").write_bytes(data)
     found = remembered(folder / "page.json")
     assert found is None or found.roles[0].evidence.score == 0.5

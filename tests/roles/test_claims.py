@@ -344,7 +344,7 @@ def test_a_folder_with_other_files_is_not_gone_on_with(tmp_path):
         (tmp_path / name).mkdir()
     check_resume(tmp_path)
     (tmp_path / "notes.txt").touch()
-    refuses(FileAccessError, r"holds notes.txt, which is no part of such a run", check_resume, tmp_path)
+    refuses(FileAccessError, r"holds notes.txt, which is not part of such a run", check_resume, tmp_path)
     refuses(FileAccessError, "is a file: name a folder", check_resume, tmp_path / "notes.txt")
 
 

@@ -193,7 +193,7 @@ def test_a_norm_is_told_by_what_it_does(fresh):
     )
     torch.testing.assert_close(fold.after(x.double()) / sd, (norm(x) - norm.bias).double(), atol=1e-3, rtol=1e-3)
     assert not fold_of(nn.RMSNorm(13), 13).centres and fold_of(None, 13) is None
-    assert fold_of(nn.Tanh(), 13) is None, "what bends numbers is no norm"
+    assert fold_of(nn.Tanh(), 13) is None, "what bends numbers is not a norm"
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

@@ -381,7 +381,7 @@ def test_a_label_is_reported_on_texts_it_was_not_chosen_on(table, roles):
     assert repr([vars(role) for role in again]) == repr([vars(role) for role in roles.values()])
     spoilt = dataclasses.replace(sums, num=np.where(np.arange(2)[:, None, None, None] == 1, 0.0, sums.num))
     names = {role.name for role in label(dataclasses.replace(table, sums=spoilt))}
-    assert names <= {"unlabelled", "broad"}, "what the reporting half does not bear out is no label"
+    assert names <= {"unlabelled", "broad"}, "what the reporting half does not bear out is not a label"
 
 
 @pytest.mark.slow

@@ -262,7 +262,7 @@ def test_what_cannot_be_probed_says_why(options, said, fresh):
 
 
 def test_ways_to_count_models_without_a_vocabulary_and_heads_that_there_are_not_are_refused(fresh):
-    message = r"count='all' is no way to count earlier copies: use one of latest, sum, entries"
+    message = r"count='all' is not a way to count earlier copies: use one of latest, sum, entries"
     refuses(StatisticError, message, Repeats, 5, 2, True, "all")
     lm = mh.load(Built().eval())
     lm.model.config.vocab_size = None

@@ -218,7 +218,7 @@ def test_what_a_tokenizer_adds_stands_before_the_context_and_recall_is_the_share
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
-        ({"variant": "book"}, StatisticError, r"variant='book' is no way to count: use one of code, paper"),
+        ({"variant": "book"}, StatisticError, r"variant='book' is not a way to count: use one of code, paper"),
         ({"lengths": ()}, StatisticError, r"lengths=\(\).*give lengths of 1 token or more"),
         ({"depths": (0.5, 1.5)}, StatisticError, r"depths=\(0.5, 1.5\): .*depths from 0 \(the start\) to 1"),
         ({"lengths": (9,)}, TextError, r"a length of 9 tokens was asked for, but contexts has 3: give more text"),

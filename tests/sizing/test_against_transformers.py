@@ -202,7 +202,7 @@ def test_flops_of_one_more_token_are_those_that_torch_counts(name):
 
 @pytest.mark.parametrize("name", sorted(LATENT))
 def test_decoding_on_latents_saves_what_transformers_spends_on_expanding_them(name):
-    """transformers makes every cached token's keys and values anew; absorbed, a query goes to the latent instead."""
+    """transformers makes every cached token's keys and values again; absorbed, a query goes to the latent instead."""
     model, config = described(name)
     kept = real.cache_after(model, 1, CONTEXT - 1, 0)
     theirs = torch_counts(model, input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=kept, use_cache=True)

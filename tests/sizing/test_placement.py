@@ -261,8 +261,8 @@ REFUSED = [
     ("gpt2", "80GB", {"block": 0}, ShapeError, "block=0: give a whole number, 1 or more"),
     ("gpt2", "80GB", {"prefix": 2000}, ShapeError, "^prefix=2000: texts of context=1,024 tokens have at least"),
     ("gpt2", "80GB", {"overhead": 1.0}, ShapeError, "give the share of the memory that stays free"),
-    ("bert-base", "80GB", {}, ShapeError, "^bert-base is no decoder"),
-    ("transformer", "80GB", {}, ShapeError, "^transformer is no decoder"),
+    ("bert-base", "80GB", {}, ShapeError, "^bert-base is not a decoder"),
+    ("transformer", "80GB", {}, ShapeError, "^transformer is not a decoder"),
 ]
 
 

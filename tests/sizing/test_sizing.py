@@ -392,8 +392,8 @@ REFUSED = [
     (("gpt2",), {"context": 1025}, ShapeError, r"gpt2 has positions for 1,024 tokens and no more"),
     (("vit-base",), {"context": 50}, ShapeError, r"vit-base reads images, always 197 tokens"),
     (("gpt2",), {"batch": 0}, ShapeError, r"batch=0: give a whole number, 1 or more"),
-    (("gpt2",), {"dtype": "fp7"}, ModelError, r"dtype='fp7' is no dtype known here: use one of fp64, .*int4"),
-    (("gpt2",), {"cache_dtype": "q"}, ModelError, r"cache_dtype='q' is no dtype known here"),
+    (("gpt2",), {"dtype": "fp7"}, ModelError, r"dtype='fp7' is not a dtype known here: use one of fp64, .*int4"),
+    (("gpt2",), {"cache_dtype": "q"}, ModelError, r"cache_dtype='q' is not a dtype known here"),
     (("gpt2",), {"source": 5}, ShapeError, r"source=5: gpt2 reads no second text. Leave it out"),
     (("gpt2",), {"num_kv_heads": 5}, ShapeError, r"num_heads=12 is not a multiple of num_kv_heads=5"),
     (("gpt2",), {"num_kv_heads": 0}, ShapeError, r"num_kv_heads=0: give a whole number, 1 or more"),
@@ -421,7 +421,8 @@ REFUSED = [
     (({**OWN, "head_dim": 2.5},), {}, ShapeError, r"head_dim=2.5: give a whole number, 1 or more"),
     (({**OWN, "gated": 1},), {}, ShapeError, r"gated=1: give True or False"),
     (({**OWN, "gated": True},), {}, ShapeError, r"gated=True needs ffn_dim: .* 8/3 of embed_dim is usual, 128"),
-    (({**OWN, "norm": "batch"},), {}, ShapeError, r"norm='batch' is no norm known here: use one of rms, layer, none"),
+    (({**OWN, "norm": "batch"},), {}, ShapeError, r"norm='batch' is not a norm known here: use one of rms, "
+        r"layer, none"),
     (({**OWN, "num_experts": 4},), {}, ShapeError, r"num_experts=4 and experts_per_token=None need each other"),
     (({**OWN, "num_experts": 4, "experts_per_token": 5},), {}, ShapeError, r"experts_per_token=5 of num_experts=4"),
     (({**OWN, "window": 5, "causal": False},), {}, ShapeError, r"window=5, causal=False: windows are of 1 or more"),
@@ -444,7 +445,7 @@ def test_what_is_no_file_is_called_what_it_is(tmp_path):
 DAMAGED = [
     ("{", r"config.json is not JSON \(.*\): the file is damaged"),
     ("[1]", r"config.json is a list, not a mapping: the file is damaged"),
-    ("{}", r"the config has no model_type \(None\), so there is no telling what architecture it is"),
+    ("{}", r"the config has no model_type \(None\), so its architecture is unknown"),
     ('{"model_type": 3}', r"the config has no model_type \(3\)"),
     ('{"model_type": "zork"}', r"'zork' is not among the \d+ architectures that are sized from a config alone"),
     ('{"model_type": "llama"}', r"the config of 'llama' lacks hidden_size, .* It has model_type"),
@@ -472,7 +473,7 @@ def test_a_damaged_or_unknown_config_is_refused_by_name(tmp_path, text, words):
 
 
 def test_a_folder_without_a_config_and_an_unreadable_text_are_refused(tmp_path):
-    refuses(FileAccessError, r"has no config.json, so there is no telling what model it is", size, tmp_path)
+    refuses(FileAccessError, r"has no config.json, so its kind of model is unknown", size, tmp_path)
     (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00{")
     refuses(ModelError, r"is not JSON \(.*\): the file is damaged", size, tmp_path)
 
@@ -722,4 +723,4 @@ def test_a_configs_own_packing_is_counted_with_its_scales():
         )
     nothing = {**config, "torch_dtype": None}
     refuses(ModelError, "^dtype='published': nothing says how the weights of llama", size, nothing, dtype="published")
-    refuses(ModelError, "cache_dtype='published' is no dtype known here", size, config, cache_dtype="published")
+    refuses(ModelError, "cache_dtype='published' is not a dtype known here", size, config, cache_dtype="published")

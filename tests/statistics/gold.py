@@ -200,7 +200,7 @@ def _looks_of(lm: Any, texts: Sequence[Text], kind: str) -> Iterator[list[Looks]
 
 
 def words_of(text: Text, offsets: Iterable[tuple[int, int]], added: Iterable[int]) -> list[int | None]:
-    """The word in which a token's first character that is no blank stands, if any."""
+    """The word in which a token's first character that is not a blank stands, if any."""
     out: list[int | None] = []
     for (begin, end), special in zip(offsets, added, strict=True):
         first = next((at for at in range(begin, end) if not text.text[at].isspace()), None)

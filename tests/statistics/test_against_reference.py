@@ -575,7 +575,7 @@ def test_of_a_text_that_is_read_in_windows_the_largest_counts_once():
     own = (num != 0).double()
     numbers = Finished(torch.stack([num, num], -1).double(), torch.ones(6, 2, dtype=torch.float64), {1: own})
     both = numbers.num_of_texts(2, (1,)).unflatten(0, (2, 3)).sum(1)
-    assert both[..., 0].tolist() == [[-6.0, -17.0], [15.0, 0.0]], "what is no maximum is added up as it was"
+    assert both[..., 0].tolist() == [[-6.0, -17.0], [15.0, 0.0]], "what is not a maximum is added up as it was"
     assert both[..., 1].tolist() == [[-1.0, -8.0], [6.0, 0.0]]
     assert numbers.num_of_texts(6, (1,)) is numbers.num
 

@@ -622,7 +622,7 @@ def test_a_statistic_of_ones_own_may_read_the_sinks_in_its_requests(fresh):
 
 
 def test_judging_compares_with_the_even_share(fresh):
-    """Columns made by hand: what draws much, but about its even share, is no sink; nor is what draws 2 % of all."""
+    """Columns made by hand: what draws much, but about its even share, is not a sink; nor is what draws 2 % of all."""
     lm = mh.load(tiny_bert(seed=draw(fresh)), tokenizer=tiny_tokenizer())
     tokens = read(lm, ["the cat sat .", "the dog ran ."]).tokens([0, 1])
     even = torch.full(tokens.real.shape, 1 / 12)

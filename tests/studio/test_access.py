@@ -2,7 +2,7 @@
 have the glossary's sentences.
 
 axe-core comes with `axe-playwright-python`. Each commit's seed draws some rooms to look at, wide and light, and some of
-what a phone lays out anew, in the dark; all of it in all four ways is a slow test.
+what a phone lays out again, in the dark; all of it in all four ways is a slow test.
 """
 
 from importlib.resources import files

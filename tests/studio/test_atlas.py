@@ -51,7 +51,8 @@ def first_visit(browser, studio):
 
 @pytest.fixture
 def fresh(first_visit, studio):
-    """That page, in the Atlas again after the test, whether it passed or not: a failure is no failure of the next."""
+    """That page, in the Atlas again after the test, whether it passed or not: a failure is not a failure of the
+    next."""
     yield first_visit
     first_visit.unroute_all()
     first_visit.goto(f"{studio.address}/#/atlas")

@@ -430,7 +430,7 @@ def test_the_sentence_says_what_was_done_what_changed_and_what_random_heads_chan
     said = sentence(one)
     verb = "rises" if one.change > 0 else "falls"
     assert said.startswith(f"Without L1H1 and with L0H2 3 times as loud, the loss {verb} by {abs(one.change):.3g} nats")
-    assert f"5 random sets of as many heads: {min(one.control):.3g} to {max(one.control):.3g} (" in said
+    assert f"5 random sets of the same number of heads: {min(one.control):.3g} to {max(one.control):.3g} (" in said
     assert said.endswith("as much or more, up or down).")
     kl = effect_of(lm, mh.Average("L1"), mh.Copy("L0", source="L0H2"), metric="kl", controls=0)
     assert sentence(kl).startswith(
@@ -451,7 +451,7 @@ def made(change, control=(), plan=None, **more):
     """An effect of this size, as `mh.effect` would return it."""
     none = "none: the plan is on every head, so that no others are left to draw"
     fields = {"metric": "loss", "unit": "nats a token", "before": 3.0, "after": 3.0 + change, "low": None, "high": None}
-    notes = {"control": f"{len(control)} random sets of as many heads" if control else none}
+    notes = {"control": f"{len(control)} random sets of the same number of heads" if control else none}
     plan = plan or Plan(Ablate("L1H2"))
     per_text = np.array([change])
     options = {**fields, "notes": notes, "per_text": per_text, "per_token": None, "num_heads": 1, **more}
@@ -539,7 +539,7 @@ def test_what_is_there_stays_whoever_wrote_it(fresh, tmp_path, untried):
     (tmp_path / "file").write_text("also theirs")
     kept = {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
     for name in ("smaller", "theirs", "file"):
-        with pytest.raises(FileAccessError, match=f"{name} is there already: give another name"):
+        with pytest.raises(FileAccessError, match=f"{name} already exists: give another name"):
             experiments.save_pruned(lm, pruning("L0H2", name=name), tmp_path, progress=quiet)
     assert {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()} == kept
     second = experiments.save_pruned(lm, pruning("L0H2", name="other"), tmp_path, progress=quiet)
@@ -558,7 +558,7 @@ def test_a_name_that_leaves_the_folder_is_refused_here_too(name, fresh, tmp_path
     outside.mkdir()
     (inside / "link").symlink_to(outside)
     given = PruningAsk.model_construct(model="m", heads="L1H1", name=name, empty_layers=False)
-    with pytest.raises(FileAccessError, match="it would not lie in"):
+    with pytest.raises(FileAccessError, match="it would not be in"):
         experiments.save_pruned(loaded("gpt2", draw(fresh)), given, inside, progress=quiet)
     assert list(outside.iterdir()) == []
 

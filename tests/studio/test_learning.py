@@ -70,7 +70,7 @@ def test_a_lesson_is_walked_to_its_end_wrong_answers_included_and_points_stay(le
     for name, check in lesson.checks.items():
         right = right_of(LESSON, name)
         mistake, why = next(each for each in right.mistakes.items() if each[0] != right.answer)
-        assert "is no number" in submit(page, name, "nonsense"), "no answer costs nothing"
+        assert "is not a number" in submit(page, name, "nonsense"), "no answer costs nothing"
         said = submit(page, name, mistake)
         assert said.startswith("Not yet.") and why in said, said
         if check.cell:

@@ -280,7 +280,7 @@ def test_what_is_no_json_and_what_has_no_words_of_ours_are_said_too():
     status, problem = misfit_of([broken, odd])
     assert status == 400
     assert problem.words == (
-        "This does not fit: the request's body is no JSON: Expecting value; 'id': UUID version 4 expected."
+        "This does not fit: the request's body is not JSON: Expecting value; 'id': UUID version 4 expected."
     )
 
 

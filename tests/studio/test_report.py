@@ -312,7 +312,7 @@ def test_a_recording_without_its_model_is_written_without_roles(opened, tmp_path
         assert weight == pytest.approx(float(layer.weights(1)[4, key]), abs=1e-6)
     missing = 100 * (1 - float(layer.weights(1)[4].sum()))
     assert missing > 1
-    expect(page.get_by_test_id("pinned-row")).to_contain_text(f"{missing:.1f} % goes to a sink that is no token")
+    expect(page.get_by_test_id("pinned-row")).to_contain_text(f"{missing:.1f} % goes to a sink that is not a token")
     expect(page.get_by_test_id("room-head")).to_contain_text("not measured when this page was saved")
 
 

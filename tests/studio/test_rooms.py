@@ -165,7 +165,7 @@ def test_a_file_of_text_opens_and_what_is_no_text_is_refused_in_one_sentence(ope
     expect(page.get_by_test_id("text-box")).to_have_value("The harbour was closed because it was frozen.")
     (tmp_path / "latin.txt").write_bytes("é ".encode("latin-1"))
     page.get_by_test_id("open-file").set_input_files(tmp_path / "latin.txt")
-    expect(page.get_by_test_id("drop-refused")).to_contain_text("latin.txt is no text in UTF-8")
+    expect(page.get_by_test_id("drop-refused")).to_contain_text("latin.txt is not a text in UTF-8")
     (tmp_path / "empty.py").write_text(" \n", encoding="utf-8")
     page.get_by_test_id("open-file").set_input_files(tmp_path / "empty.py")
     expect(page.get_by_test_id("drop-refused")).to_contain_text("empty.py is empty")

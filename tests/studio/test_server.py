@@ -351,7 +351,7 @@ def test_no_request_ends_in_a_fault_of_ours(route):
 
 
 def test_the_pages_description_of_the_server_is_the_servers():
-    """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both anew."""
+    """`python -m manyheads.studio.server.app` and `npm run types` (in web/) make both again."""
     assert (ROOT / "web/openapi.json").read_text(encoding="utf-8") == openapi_text()
 
 
@@ -376,7 +376,7 @@ def digest_of_web():
 
 
 def test_the_committed_page_is_built_from_what_is_here():
-    """`make web` builds it anew."""
+    """`make web` builds it again."""
     assert (STATIC / "BUILT_FROM").read_text().strip() == digest_of_web()
 
 
@@ -520,7 +520,7 @@ def test_models_are_loaded_on_the_device_and_in_the_dtype_of_the_studio_and_a_mo
     assert {entry.device for entry in workspace.model_entries()} == {"cpu, as asked"}
     assert "bfloat16, as asked; on cpu, as asked" in workspace.load("tiny-code").because
     refuses(ModelError, "device='toaster' cannot be used", Workspace.of, device="toaster")
-    refuses(ModelError, "dtype='float31' is no dtype", Workspace.of, dtype="float31")
+    refuses(ModelError, "dtype='float31' is not a dtype", Workspace.of, dtype="float31")
 
 
 def test_a_recording_is_found_although_another_file_has_gone(tmp_path):

@@ -539,7 +539,7 @@ def test_what_a_saved_page_cannot_read_is_refused_in_one_sentence(browser_pages,
             b"hello",
             "notes.txt is a text, and this page has no model that could read it: manyheads studio.",
         ),
-        ("notes.pdf", b"hello", "notes.pdf is no recording: drop a file that ends in .heads"),
+        ("notes.pdf", b"hello", "notes.pdf is not a recording: drop a file that ends in .heads"),
         ("empty.heads", b"", "empty.heads is not a recording, nor any safetensors file"),
         ("short.heads", data[:-900], "short.heads is cut off: its tensors are"),
         ("long.heads", data + b"more", "long.heads is damaged: 4 bytes follow its last tensor"),
@@ -587,7 +587,7 @@ def test_a_recording_dropped_on_the_page_opens_and_a_broken_one_is_refused_in_on
         for name, content, words in (
             ("short.heads", data[:-900], "short.heads"),
             ("flipped.heads", flipped, "flipped.heads"),
-            ("notes.pdf", b"hello", "notes.pdf is no recording: drop a file that ends in .heads"),
+            ("notes.pdf", b"hello", "notes.pdf is not a recording: drop a file that ends in .heads"),
         ):
             page.evaluate(DROP, [name, list(content)])
             expect(refused).to_contain_text(words)

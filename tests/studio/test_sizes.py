@@ -138,7 +138,7 @@ def test_presets_are_all_there_and_those_in_words_describe_the_same_model():
     ({"preset": "/etc/passwd"}, ModelError, "there is no preset '/etc/passwd'"),
     ({"preset": "llama-2-70b", "num_kv_heads": 5}, ShapeError, "not a multiple"),
     ({"preset": "gpt2", "context": 5000}, ShapeError, "gpt2 has positions for 1,024 tokens and no more"),
-    ({"preset": "gpt2", "dtype": "fp17"}, ModelError, "dtype='fp17' is no dtype"),
+    ({"preset": "gpt2", "dtype": "fp17"}, ModelError, "dtype='fp17' is not a dtype"),
     ({"words": {"num_layers": 513, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
     ({"words": {"num_layers": 10**9, "embed_dim": 8, "num_heads": 2}}, ShapeError, "num_layers is above 512"),
     ({"words": {"num_layers": 1, "embed_dim": 10**40, "num_heads": 2}}, ShapeError, "embed_dim is above 10,000,000"),

@@ -397,7 +397,7 @@ def test_the_page_patches_a_pair_shows_a_head_and_runs_pinned_heads_alone(studio
     want = mh.patch(lm, *TEXTS, answers=ANSWERS)
     page = new_page()
     page.goto(f"{studio.address}#/circuit?{urlencode({'model': 'minilm', 'text': TEXT})}")
-    expect(page.get_by_test_id("circuit-instead")).to_contain_text("minilm reads a text and predicts no token")
+    expect(page.get_by_test_id("circuit-instead")).to_contain_text("minilm reads a text but predicts no token")
     expect(page.get_by_test_id("circuit-instead")).to_contain_text("smollm2 answers here.")
     page.get_by_test_id("job-cancel").click()
     page.goto(f"{studio.address}#/circuit?{urlencode({'model': 'tiny-code', 'text': TEXT})}")

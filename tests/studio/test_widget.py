@@ -120,7 +120,7 @@ def widget(minilm, page_labels):
 
 @pytest.fixture
 def notebook_page(new_page):
-    """`notebook_page(snapshot, widget)`: a page that is no page of ours, with the widget in it."""
+    """`notebook_page(snapshot, widget)`: a page that is not a page of ours, with the widget in it."""
 
     def make(*snapshots, widget=None):
         page = new_page(alone=widget is not None)  # a function that is exposed to a page stays there

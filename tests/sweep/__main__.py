@@ -1,6 +1,6 @@
 """`python -m tests.sweep [names ...]`: judge every architecture, or the ones named.
 
-Without names the whole table is made anew: tests/sweep/results.json and docs/models.md. With names only these are
+Without names the whole table is made again: tests/sweep/results.json and docs/models.md. With names only these are
 judged and printed; `--write` puts them in their places of the table. Exit 1 where one is inexact.
 """
 

@@ -232,7 +232,7 @@ def _all(maps: Maps) -> list[Tensor]:
 
 
 def _strangers(maps: Maps, known: list[Tensor]) -> int:
-    """How many maps that the model hands out are none that we saw made. (A state of recurrence is no map.)"""
+    """How many maps that the model hands out are none that we saw made. (A state of recurrence is not a map.)"""
     weights = [own for own in maps.returned if not bool((own < 0).any())]
     return sum(not any(_same(one, own) for one in known) for own in weights)
 

@@ -251,7 +251,7 @@ def _kind(default: Any, names: set[str], recipe: Recipe, ids: Ids) -> Kind:
 
 
 def _relate(out: dict[str, Any], default: Any, names: set[str], kind: Kind) -> None:
-    """Fields that must agree with others; and those that are read though they are no fields."""
+    """Fields that must agree with others; and those that are read though they are not fields."""
     recipe, source = kind.recipe, _source(type(default))
     if "qk_rope_head_dim" in names and "head_dim" in out:
         same = _raw(default, "head_dim") == _raw(default, "qk_rope_head_dim")

@@ -3,7 +3,7 @@
 Without names all overlays of transformers, a few minutes each; `--torches`: the combinations with another torch or
 Python, each in an environment of its own (gigabytes), which is removed afterwards unless `--keep` is there. Names run
 those alone: floor, colab, image, lock, newest; torch-floor, torch-after, python-3.13, python-3.14. The table's rows of
-what was run are written anew: tests/versions/results.json and docs/versions.md. `--page` writes the page alone.
+what was run are written again: tests/versions/results.json and docs/versions.md. `--page` writes the page alone.
 `--notebooks`: the notebooks of examples/ (or those named) in Colab's versions (`notebooks.py`). Exit 1 where something
 fails.
 """
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def of_notebooks(parser: argparse.ArgumentParser, names: list[str], keep: bool) -> int:
-    """Run the notebooks, and write the page anew."""
+    """Run the notebooks, and write the page again."""
     there = notebooks.names()
     if unknown := sorted(set(names) - set(there)):
         parser.error(f"{', '.join(unknown)}: no notebook. There are {', '.join(there)}.")

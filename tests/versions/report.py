@@ -21,7 +21,7 @@ HEAD = """\
 
 manyheads installs beside torch {torch} or newer and transformers {transformers} or newer, each up to its next major
 version, on Python 3.11 or newer. Others release every few days, so the range is wider than what can be tried. The
-guard makes that safe: in every recording, rows of every attention layer are computed anew and compared with what the
+guard makes that safe: in every recording, rows of every attention layer are computed again and compared with what the
 model's own call returned. A version that attends in another way is refused, never recorded wrongly.
 
 These combinations were run, {same}: the tests of taps, guard, masks, media, watching, streaming,

@@ -72,7 +72,7 @@ def test_a_history_is_drawn_by_any_of_its_statistics_and_another_is_refused(tmp_
     for name in STATISTICS:
         texts = [text.get_text() for text in curves.plot(name, heads=[curves.heads[-1]]).findobj(Text)]
         assert any(text.startswith(f"{name.replace('_', ' ')} of ") for text in texts)
-    refuses(StatisticError, r"^column='x' is no statistic of this history", curves.plot, "x")
+    refuses(StatisticError, r"^column='x' is not a statistic of this history", curves.plot, "x")
 
 
 def test_a_refresh_reads_the_parts_that_changed_and_no_other(tmp_path, monkeypatch):
@@ -217,7 +217,7 @@ NO_HISTORIES = {
     "two rows": ({key: value * 2 for key, value in ROW.items()}, "it has two rows for the same head and step"),
     "no layer": ({**ROW, "layer": [-1]}, "layers and heads count from 0"),
     "huge": ({**ROW, "head": [1 << 50]}, "it has a layer or head past 1,048,576"),
-    "half a step": ({**ROW, "step": [0.5]}, "is no history of heads: .*0.5"),
+    "half a step": ({**ROW, "step": [0.5]}, "is not a history of heads: .*0.5"),
     "null": ({**ROW, "stack": [None]}, "a row has no stack"),
 }
 
@@ -234,7 +234,7 @@ def test_what_is_no_parquet_is_refused_in_one_line(tmp_path):
     empty = tmp_path / "empty.parquet"
     empty.write_bytes(b"")
     refuses(RecordingError, r"empty\.parquet cannot be read as Parquet: it is empty\.", open_history, empty)
-    with pytest.raises(RecordingError, match=r"is no history of heads: it holds empty\.txt\."):
+    with pytest.raises(RecordingError, match=r"is not a history of heads: it holds empty\.txt\."):
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "empty.txt").touch()
         open_history(tmp_path / "folder")

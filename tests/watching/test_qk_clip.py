@@ -548,9 +548,9 @@ def test_what_the_names_do_not_tell_the_trial_does(how, message, fresh):
 def test_options_and_other_models_are_refused_by_one_line(fresh, unchecked_types):
     model = random_layer("torch's", fresh)
     for tau in (0.0, -1.0, float("nan"), float("inf")):
-        refuses(PlanError, r"tau=.* is no limit for a score: give a number above 0", mh.QKClip, model, tau=tau)
+        refuses(PlanError, r"tau=.* is not a limit for a score: give a number above 0", mh.QKClip, model, tau=tau)
     for alpha in (-0.1, 1.5):
-        refuses(PlanError, r"alpha=.* is no share of the clip", mh.QKClip, model, alpha=alpha)
+        refuses(PlanError, r"alpha=.* is not a share of the clip", mh.QKClip, model, alpha=alpha)
     with pytest.raises(ModelError, match=r"a torch module is watched, not a LoadedModel"):
         mh.QKClip(mh.models.LoadedModel.__new__(mh.models.LoadedModel))
     llama = tiny_llama(seed=draw(fresh))

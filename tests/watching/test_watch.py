@@ -727,13 +727,20 @@ def test_what_cannot_be_watched_is_refused_in_words(fresh):
         mh.QKClip(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     refuses(
-        PlanError, r"^tau=SGD \(.* \.\.\.\) is no limit for a score: give a number.*\.$", mh.QKClip, model, optimizer
+        PlanError, r"^tau=SGD \(.* \.\.\.\) is not a limit for a score: give a number.*\.$", mh.QKClip, model, optimizer
     )
-    refuses(PlanError, r"^alpha=SGD \(.* \.\.\.\) is no share of the clip", mh.QKClip, model, alpha=optimizer)
-    refuses(PlanError, r"^optimizer=GPT2.* \.\.\.\) is no optimizer: give the one", mh.QKClip, model, optimizer=model)
+    refuses(PlanError, r"^alpha=SGD \(.* \.\.\.\) is not a share of the clip", mh.QKClip, model, alpha=optimizer)
+    refuses(
+        PlanError,
+        r"^optimizer=GPT2.* \.\.\.\) is not an optimizer: "
+        r"give the one",
+        mh.QKClip,
+        model,
+        optimizer=model,
+    )
     refuses(PlanError, "step=-1: give the number of steps that were done before", mh.watch, model, step=-1)
     refuses(PlanError, "every=0: give a whole number", mh.HeadWatch, every=0)
-    refuses(PlanError, "tau=-1.0 is no limit for a score", mh.HeadWatch, qk_clip=-1.0)
+    refuses(PlanError, "tau=-1.0 is not a limit for a score", mh.HeadWatch, qk_clip=-1.0)
     with mh.watch(model) as seen:
         pass
     refuses(ModelError, "this watch is closed: make another one", seen.step)

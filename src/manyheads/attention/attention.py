@@ -271,7 +271,7 @@ def _fused_plan(q: Tensor, k: Tensor, v: Tensor, mask: Mask, rule: Rule) -> tupl
     spans = [_span(mask.start[row], mask.stop[row], served) for row, served in enumerate(texts)]
     fused = tuple(span for span in spans if span is not None)
     if len(fused) < len(spans):
-        return None, "rows see runs that are no plain slice"
+        return None, "rows see runs that are not a plain slice"
     # Without AVX-512, torch's CPU kernel approximates exp for 16-bit types: its lse is off by up to 4e-5, ours is held
     # to 5e-6. In float32 it is exact, and takes 1.16 times as long (docs/lab.yaml).
     on_cpu, dtype = q.device.type == "cpu", q.dtype

@@ -120,7 +120,7 @@ def max_logits(
     - `mask`: which keys each row sees, as in `attend`; all by default.
     - `scale`: of the products, `1 / sqrt(d)` by default.
     - `softcap`: as in `attend`.
-    - `sinks`: as in `attend`; they are in the lse, and are no score.
+    - `sinks`: as in `attend`; they are in the lse, and are not score.
     - `bias`: as in `attend`.
     - `bound`: read no score, and return `(lower, upper)`: `max over rows of (lse - ln(visible keys))` and
       `max over rows of lse`, sinks taken off, the margin added; the maximum lies between them always.
@@ -173,7 +173,7 @@ def largest_scores(
     """
     check_attention(q, k, k, mask, rule.softcap, rule.sinks, rule.bias)
     if rows is not None and rows < 1:
-        raise ShapeError(f"{rows=} are no rows to read: give 1 or more, or None for the exact maximum.")
+        raise ShapeError(f"{rows=} are not rows to read: give 1 or more, or None for the exact maximum.")
     return _Search(q, k, lse, mask, rule, uncapped, weights).largest(rows)
 
 

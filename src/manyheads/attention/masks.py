@@ -26,8 +26,9 @@ DENSE_ROWS = 512  # rows of a dense mask looked at together: bounds the temporar
 class Mask:
     """Runs of visible keys: row i of text b sees keys `start[b, i] <= key < stop[b, i]`.
 
-    `dense` (True = may look) is set only where some row's keys are no run; `start` and `stop` then bound it. It stays
-    on the device where it was made. Runs are moved to the host, once; what a mask answers about itself is there too.
+    `dense` (True = may look) is set only where some row's keys are not a run; `start` and `stop` then bound it. It
+    stays on the device where it was made. Runs are moved to the host, once; what a mask answers about itself is there
+    too.
     """
 
     start: Int[Tensor, "b q"]
@@ -79,7 +80,7 @@ class Mask:
         """Read runs off a dense mask (True = may look), proving for every row that they say the same.
 
         Cost: one pass over the mask, O(b * q) memory besides it. A head axis of size 1 is the usual case; masks
-        that differ between heads, or rows that are no run, stay dense.
+        that differ between heads, or rows that are not a run, stay dense.
         """
         num_texts, num_heads, num_queries, num_keys = visible.shape
         start = torch.zeros(num_texts, num_queries, dtype=torch.long, device=visible.device)
@@ -171,7 +172,7 @@ class Mask:
         """The mask after every text is rolled left by `first[b]` and cut to `lengths[b]`, rows and keys alike.
 
         `texts`: of which text of this mask each new one is, where several were packed into one; by default its own.
-        Padding rows come out empty. For self-attention, where rows and keys are the same tokens.
+        Padding rows come out empty. Use it for self-attention, where rows and keys are the same tokens.
         """
         mask, longest = self, int(lengths.max()) if len(lengths) else 0
         if texts is None:

@@ -75,7 +75,7 @@ class Rule:
 def check_softcap(softcap: float | None) -> None:
     """Errors: ShapeError."""
     if softcap is not None and not softcap > 0:
-        raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+        raise ShapeError(f"{softcap=} is not a cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
 
 
 class _Exact:

@@ -84,7 +84,8 @@ def refusal_in(error: BaseException) -> OSError | None:
 
 
 def opened(path: str | os.PathLike[str]) -> int:
-    """A handle to read a file from, for whoever calls to close. Errors: OSError, also for what is no regular file."""
+    """A handle to read a file from, for whoever calls to close. Errors: OSError, also for what is not a regular
+    file."""
     mode = os.stat(path).st_mode
     # Before opening: a pipe would wait for its writer for ever.
     if not stat.S_ISREG(mode):

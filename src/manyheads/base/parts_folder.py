@@ -1,7 +1,7 @@
 """A folder of parts: files that a run writes whole (`replacing`), one run at a time, and goes on from after a kill.
 
 Runs over a corpus, histories of heads and trainings keep what they have in such folders. What the parts are, and which
-files are no part, each of them knows itself.
+files are not part, each of them knows itself.
 """
 
 from __future__ import annotations

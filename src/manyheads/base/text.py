@@ -1,7 +1,7 @@
 """Words that many messages need: a count with its noun, names like a misspelt one, what fits of a foreign message.
 
-And the two commonest refusals: of what is none of the options, and of what is no count. And results as plain data, for
-JSON (`plain`), and in one line, for a terminal (`brief`).
+And the two commonest refusals: of what is none of the options, and of what is not a count. And results as plain data,
+for JSON (`plain`), and in one line, for a terminal (`brief`).
 """
 
 from __future__ import annotations

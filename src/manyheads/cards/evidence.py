@@ -97,7 +97,7 @@ class Measured:
     def turn_to(
         self, requested: Sequence[Head], begins: Callable[[str], Progress | None], folder: Place = None
     ) -> Measured:
-        """This, for the cards of other heads: what all cards share stays measured, losses are measured anew."""
+        """This, for the cards of other heads: what all cards share stays measured, losses are measured again."""
         self.requested, self.begins, self.folder = requested, begins, folder
         vars(self).pop("losses", None)
         self.missing.pop("lost", None)

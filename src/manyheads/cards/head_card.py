@@ -130,7 +130,7 @@ class Card(Shown):
         for section in self.sections:
             if section.name == name:
                 return section
-        raise KeyError(f"{name!r} is no section of a card: {', '.join(section.name for section in self.sections)}.")
+        raise KeyError(f"{name!r} is not a section of a card: {', '.join(section.name for section in self.sections)}.")
 
     @property
     def loss(self) -> float | None:

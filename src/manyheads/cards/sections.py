@@ -69,8 +69,8 @@ def cards(
     - `lm`: a loaded model.
     - `heads`: as in a plan ("L12H3", "L3, L5H1"); None: all.
     - `remember`: whether cards of an earlier run will do, and these are stored for the next.
-    - `measured`: of an earlier call for other heads of this model, whose shared measurements it holds, and which it
-      fills: `Measured(lm)` at first.
+    - `measured`: shared measurements from earlier calls for other heads of this model, which this call adds to. Start
+      with `Measured(lm)`.
     - `on_step`: called with the name of each measurement that all cards share; what it returns is called with how far
       that is.
 
@@ -233,7 +233,7 @@ def _why(measured: Measured, head: Head, maps: Sequence[TextMap]) -> Section:
                      head=row.writer if row.kind == "head" else "")
             )  # fmt: skip
     note = "each side's shares add up to what was written; a share is of this weight, with norms held"
-    note += "; without a writer they act anew, so the weight need not fall with a share"
+    note += "; without a writer they act again, so the weight need not fall with a share"
     if answer.weight < NO_STORY:
         note = f"a weight under {NO_STORY:g} is no story; {note}"
     return _section("why", facts, command, f"{answer.massive}; {note}" if answer.massive else note)
@@ -337,7 +337,7 @@ def _partners(measured: Measured, head: Head) -> tuple[Section, Section]:
             words += f"; {mark}" if mark else ""
             facts.append(Fact(str(other), rounded(link.z), "z", mark=mark, words=words, head=str(other)))
         command = f"mh.composition(lm).strongest(count={count}, {side}={str(head)!r})"
-        note = f"nobody beyond chance; {rest}" if all(fact.mark for fact in facts) else rest
+        note = f"none beyond chance; {rest}" if all(fact.mark for fact in facts) else rest
         sections.append(_section(name, facts, command, note if facts else f"no head is {end} it"))
     return sections[0], sections[1]
 

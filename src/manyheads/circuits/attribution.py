@@ -153,7 +153,7 @@ class Attribution(Plotted, Tabular, NotIterated):
         return self.components.index(name)
 
     def to_pandas(self) -> pd.DataFrame:
-        """A row for each component: its name, kind, stack, layer and head (None for what is no head), value, ends."""
+        """A row for each component: its name, kind, stack, layer and head (None if not a head), value, ends."""
         import pandas as pd
 
         low, high = self.interval
@@ -306,7 +306,7 @@ def token_of(lm: LoadedModel, token: object, first: bool = False, noun: str = "a
         raise TextError(f"{noun} {token!r} is a {type(token).__name__}: give a word, a token's id{pair}.")
     if isinstance(token, int):
         if token < 0 or (size is not None and token >= size):
-            raise TextError(f"{noun} {token} is no token: ids are 0 to {(size or 1) - 1}.")
+            raise TextError(f"{noun} {token} is not a token: ids are 0 to {(size or 1) - 1}.")
         return token
     ids = lm.required_tokenizer(token, add_special_tokens=False, verbose=False)["input_ids"]
     if not ids:
@@ -409,7 +409,7 @@ def logits_of(
     """All logits at the positions, a factor on them, and what they are in words; linear in the stream.
 
     Where there is an unembedding module they are computed again, of the positions alone: the gradient of all logits is
-    as dear as the logits. Errors: ModelError where what follows it is no factor and no cap.
+    as dear as the logits. Errors: ModelError where what follows it is not a factor and no cap.
     """
     if stream.head is None or stream.read_by_head is None:
         return exact(logits[rows, place_index]), 1.0, "the model's own logit"

@@ -82,9 +82,9 @@ class Circuit(PerHeadResult):
 
     `faithfulness`: the share of the gap that the circuit keeps, all other heads corrupted; `found_with`, the same on
     the pairs of the search. `without`: what is kept when the circuit's heads alone are corrupted. `random` and
-    `random_without`: the same two of random sets of as many heads. `costs[head]`: what the circuit loses, on the pairs
-    of the search, when this head is taken out of it. `steps`: heads left and faithfulness after each step. `edges`:
-    what each head tells each later one, the strongest first, where that was asked for.
+    `random_without`: the same two for random sets of the same number of heads. `costs[head]`: what the circuit loses,
+    on the pairs of the search, when this head is taken out of it. `steps`: heads left and faithfulness after each step.
+    `edges`: what each head tells each later one, the strongest first, where that was asked for.
     """
 
     spec: ModelSpec
@@ -192,16 +192,14 @@ def find_circuit(
     - `progress`: called with how many heads are decided, and of how many.
 
     Cost: for each round of the search some 1.5 forward passes for each head that is left; most rounds remove many.
-    Gradients stand for the first round with two passes forward and back. Of a causal model a pass is one of the tokens
-    from the first that differs on.
-    Edges: for each two heads of different layers a forward pass, and three of the layers from the later head's on; two
-    for each head.
-    Errors: as `patch`; StatisticError for another `keep`, and for edges of a circuit of too many heads; TextError for
-    pairs of which none can be held out, where `hold_out=True`.
+    Gradients stand for the first round with two passes forward and back. In a causal model a pass reads only the tokens
+    from the first that differs on. Edges: for each two heads of different layers a forward pass, and three of the
+    layers from the later head's on; two for each head. Errors: as `patch`; StatisticError for another `keep`, and for
+    edges of a circuit of too many heads; TextError for pairs of which none can be held out, where `hold_out=True`.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
-        raise StatisticError(f"{keep=} is no share of the metric to keep: give a number above 0, and at most 1.")
+        raise StatisticError(f"{keep=} is not a share of the metric to keep: give a number above 0, and at most 1.")
     whole("random_sets", random_sets, 0, StatisticError, "0 or more sets of random heads")
     if estimator is not None:
         one_of("estimator", estimator, ESTIMATORS, StatisticError)

@@ -261,7 +261,7 @@ def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_to
     if isinstance(answer, int):
         size = lm.spec.vocab_size
         if answer < 0 or (size is not None and answer >= size):
-            raise TextError(f"the answer {answer} is no token of {lm.name}, whose vocabulary has {size or 0:,}.")
+            raise TextError(f"the answer {answer} is not a token of {lm.name}, whose vocabulary has {size or 0:,}.")
         return answer, f"token {answer}" if lm.tokenizer is None else _named(lm, answer)
     if not pairs.clean:
         raise TextError(f"the answer {answer!r} is a word, and the inputs are ready tensors: give token numbers.")
@@ -277,7 +277,7 @@ def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_to
             f"token, or read its first one, first_token=True."
         )
     if ids[0] == getattr(lm.tokenizer, "unk_token_id", None):
-        raise TextError(f"the answer {answer!r} is no word of {lm.name}'s vocabulary: choose another.")
+        raise TextError(f"the answer {answer!r} is not a word of {lm.name}'s vocabulary: choose another.")
     also = f", the first of {len(ids)} tokens of {answer!r}" if len(ids) > 1 else ""
     return ids[0], f"{_named(lm, ids[0])}{also}"
 
@@ -397,7 +397,7 @@ def metric_of(
 def unrelated(lm: LoadedModel, batch: Batch, count: int, generator: torch.Generator) -> Batch | None:
     """`count` texts of tokens drawn at random, as long as those of a batch, special tokens in their places.
 
-    None for inputs that are no tokens.
+    None for inputs that are not tokens.
     """
     inputs: dict[str, Tensor] = {}
     special = torch.tensor(

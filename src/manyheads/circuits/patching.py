@@ -10,7 +10,7 @@ what is lost without a head; patching asks which head carries *this*.
 - direction "noise": a head of the clean run gets its corrupted numbers. How much of the clean answer is lost: what is
   necessary.
 
-q, k, v and weights act through one head's output, which is computed anew by `attend`, with the model's own mask,
+q, k, v and weights act through one head's output, which is computed again by `attend`, with the model's own mask,
 softcap, sinks and bias; no map is stored. k and v of a key/value head that serves several query heads (GQA) are
 replaced for one query head at a time: it alone reads the other run's keys, its neighbours read their own. That is finer
 than the model's own weights allow, and adds nothing up: patch the whole group with `Patch(heads=...)` of several heads.
@@ -316,7 +316,7 @@ class Patching(PerHeadResult):
     its own counts no more than others. `clean` and `corrupted`: each pair's metric. `control`: the values of randomly
     drawn heads that got an unrelated text's numbers instead. `positions`: the tokens, where each was patched.
 
-    Of "stream" and "feed-forward" a row is a layer's place, "L3 stream": `chosen` are these, and `heads` is empty.
+    For "stream" and "feed-forward", a row is a layer's place, "L3 stream": these are `chosen`, and `heads` is empty.
     """
 
     spec: ModelSpec
@@ -540,7 +540,7 @@ def patch(
 
     Cost: about (L + 1) / 2 forward passes for each head of a layer, in a model of L layers, times the positions for
     "each"; of a causal model, where a metric by name reads the last token, passes over the tokens from the first that
-    differs on. Of layers, a pass over whole texts for each, times the positions. "gradient": one forward and one
+    differs on. For layers, a pass over whole texts for each, times the positions. "gradient": one forward and one
     backward pass and one forward pass more, and no controls.
     Errors: TextError for texts that do not align, or answers of several tokens; StatisticError for metrics that this
     model cannot give, and pairs whose metrics do not differ; HeadError, ModelError, EngineError.
@@ -581,7 +581,7 @@ def patch(
         effects = changes[:, :num_patches].reshape(shape)
         control = changes[:, num_patches:].mean(0).tolist()
         if controls:
-            no_tokens = "none: these inputs are no tokens, of which a text could be drawn"
+            no_tokens = "none: these inputs are not tokens, of which a text could be drawn"
             things = "layers" if what in PLACES else "heads"
             notes["control"] = strangers_in_words(seed, things) if work.controls_drawn else no_tokens
     gap = gap_of(levels, chosen)
@@ -935,7 +935,7 @@ def _positions(lm: LoadedModel, pairs: Pairs, positions: str | Sequence[int]) ->
     ):
         raise StatisticError(f"positions={positions!r}: use 'all', 'each', or a list of numbers.")
     if wrong := [p for p in positions if positions != "each" and (isinstance(p, bool) or not isinstance(p, int))]:
-        raise StatisticError(f"positions={positions!r}: {wrong[0]!r} is no whole number.")
+        raise StatisticError(f"positions={positions!r}: {wrong[0]!r} is not a whole number.")
     length = min(pairs.lengths)
     if positions == "each" or max(pairs.lengths) != length:
         if max(pairs.lengths) != length and (positions == "each" or any(int(place) >= 0 for place in positions)):

@@ -15,8 +15,8 @@ such as BERT); biases. Rotary positions turn q and k apart: the product is that 
 at other distances Q- and K-composition see it turned within pairs of dimensions.
 
 On texts (`composition(lm, texts)`). A's contribution is taken out of what B reads, and out of nothing else: all other
-heads and feed-forwards add what they added (path patching, A -> B, straight along the stream; norms act anew). What B's
-queries, keys or values become by it says how much of B's map, or of its output, came from A.
+heads and feed-forwards add what they added (path patching, A -> B, straight along the stream; norms act again). What
+B's queries, keys or values become by it says how much of B's map, or of its output, came from A.
 
 Sources: Elhage et al. 2021, "A mathematical framework for transformer circuits", section on composition; Collins and
 Sniady 2006 (moments of Haar-random rotations); Goldowsky-Dill et al. 2023 (path patching).
@@ -142,7 +142,7 @@ class Composition(Plotted, Tabular, NotIterated):
     def _kinds(self, kind: str | None) -> tuple[str, ...]:
         if kind is None:
             return KINDS
-        one_of("kind", kind, KINDS, StatisticError, "is no composition")
+        one_of("kind", kind, KINDS, StatisticError, "is not a composition")
         return (kind,)
 
     def to_pandas(self) -> pd.DataFrame:

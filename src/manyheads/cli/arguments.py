@@ -68,7 +68,7 @@ ModelName = Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_H
 DeviceName = Annotated[str | None, typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP)]
 DtypeName = Annotated[str | None, typer.Option("--dtype", metavar="DTYPE", help=DTYPE_HELP)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads anew, and store nothing.")]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Label the heads again, and store nothing.")]
 HeadNames = Annotated[
     str | None, typer.Argument(metavar="HEADS", help=HEADS_HELP, show_default=False, autocompletion=completion.heads)
 ]
@@ -81,20 +81,22 @@ HeadName = Annotated[
 CORPUS_HELP = "Files, folders, - or hf:NAME: .txt, .md, .rst, .py, .jsonl, .conllu, also .gz. Default: bundled texts."
 CorpusFiles = Annotated[list[str] | None, typer.Option("--corpus", metavar="FILES...", help=CORPUS_HELP)]
 SHARD_HELP = (
-    "Measure part K of N of the texts alone, K from 0 (0/8 to 7/8), into --out; manyheads merge adds the parts."
+    "Measure only part K of N of the texts (0/8 to 7/8) and write it to --out; manyheads merge adds up the parts."
 )
-BY_HELP = "What --shard or --engine deals out: text (all alike in size) or file (each reads its own files alone)."
-OF_SHARD = "With --shard its part: .sums."
+BY_HELP = "What --shard or --engine divides: text (parts of equal size) or file (each part reads only its own files)."
+OF_SHARD = "With --shard, its part: .sums."
 RESUME_HELP = "Store progress in this folder, and continue from it."
 ShardOption = Annotated[str | None, typer.Option("--shard", metavar="K/N", help=SHARD_HELP)]
 ShardBy = Annotated[str, typer.Option("--shard-by", metavar="WHAT", help=BY_HELP)]
 ResumeFolder = Annotated[Path | None, typer.Option("--resume", metavar="FOLDER", help=RESUME_HELP)]
 ENGINES = ("ray",)  # as `ENGINES` of measurement/corpus_run/driver.py, which imports torch
-ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (it is the extra ray)."
-ADDRESS_HELP = "Of --engine: the cluster, auto, HOST:PORT or ray://... Default: this machine's cores."
-ACTORS_HELP = "Of --engine: how many processes. Default: one for each accelerator, else for each core."
-GPUS_HELP = "Of --engine: accelerators of each process, or a part of one. Default: 1 where there are some."
-EVERY_HELP = "Of --engine: seconds after which a process hands over what it has, lost at most if it dies. Default: 30."
+ENGINE_HELP = "ray: let Ray's processes measure, on this machine or a cluster (needs the extra ray)."
+ADDRESS_HELP = "For --engine: the cluster, auto, HOST:PORT or ray://... Default: this machine's cores."
+ACTORS_HELP = "For --engine: how many processes. Default: one for each accelerator, else for each core."
+GPUS_HELP = "For --engine: accelerators for each process, or a part of one. Default: 1 if there are any."
+EVERY_HELP = (
+    "For --engine: a process hands over its sums after this many seconds, and loses no more if it dies. Default: 30."
+)
 EngineName = Annotated[str | None, typer.Option("--engine", metavar="NAME", help=ENGINE_HELP)]
 EngineAddress = Annotated[str | None, typer.Option("--address", metavar="ADDRESS", help=ADDRESS_HELP)]
 EngineActors = Annotated[int | None, typer.Option("--actors", metavar="N", min=1, help=ACTORS_HELP)]
@@ -111,9 +113,9 @@ TextFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=FIL
 TextOrOwn = Annotated[list[str] | None, typer.Argument(metavar="TEXT", help=TEXT_OR_OWN_HELP, show_default=False)]
 TextsFile = Annotated[str | None, typer.Option("--file", metavar="FILE", help=TEXTS_HELP)]
 TextsAreLines = Annotated[bool, typer.Option("--lines", help="Each line of the file is a text.")]
-TARGET_HELP = "What an encoder-decoder is to write of the text. Default: the text itself."
+TARGET_HELP = "What an encoder-decoder is to write for the text. Default: the text itself."
 TargetText = Annotated[str | None, typer.Option("--target", metavar="TEXT", help=TARGET_HELP)]
-TARGETS_HELP = "What an encoder-decoder is to write: as many texts as there are to read, divided in the same way."
+TARGETS_HELP = "What an encoder-decoder is to write: one text for each text that is read, divided in the same way."
 TargetsFile = Annotated[str | None, typer.Option("--targets", metavar="FILE", help=TARGETS_HELP)]
 STATISTICS_HELP = (
     "default, all, or names and patterns separated by commas: 'duplicate_*,det.*,coreference.*' (in quotes); of your "
@@ -238,7 +240,7 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
         raise TextError(f"two texts were given, {quoted(shortened(text, 40))} and --file {file}: give one of them.")
     if len(words) > 1 and all(map(HEAD.fullmatch, words)):
         heads = quoted(", ".join(word.rstrip(",") for word in words))
-        raise TextError(f"{' '.join(words)} are heads and no text: several heads are one argument, {heads}.")
+        raise TextError(f"{' '.join(words)} are heads, not a text: write several heads as one argument, {heads}.")
     if words == [STDIN] or file == STDIN:
         source = Source(_read(None, "stdin"), "stdin", "")
     elif file is not None:
@@ -249,7 +251,7 @@ def read_source(words: Sequence[str], file: str | None, model: str = DEFAULT_MOD
         reading = corpora.reading_of(model)
         return Source(reading.sentence, reading.sentence_is, "", own=True)
     if any("\ud800" <= char <= "\udfff" for char in source.text):
-        raise TextError("the text is not valid UTF-8: some of its bytes are no characters.")
+        raise TextError("the text is not valid UTF-8: some of its bytes are not characters.")
     if not source.text.strip():
         where = "" if source.origin == TYPED else f" of {source.origin}"
         raise TextError(f"the text{where} is empty: give at least one word.")
@@ -295,7 +297,7 @@ def chosen_shard(shard: str | None, by: str, out: Path | None, of_all: dict[str,
     check_output(out, "--out", SUMS_ENDINGS)
     if refused := [option for option, value in of_all.items() if value]:
         raise TextError(
-            f"{refused[0]} is about all texts, and --shard measures a part: give it to manyheads merge, later."
+            f"{refused[0]} is about all texts, and --shard measures a part: give it to manyheads merge later."
         )
     return corpora.Shard.read(shard, cast(Literal["text", "file"], by))
 
@@ -323,7 +325,7 @@ def check_output(path: Path | None, option: str, endings: Sequence[str]) -> None
     if path is None:
         return
     if path.suffix.lower() not in endings:
-        raise FileAccessError(f"{option} {path}: cannot tell what to write by that ending. Use {', '.join(endings)}.")
+        raise FileAccessError(f"{option} {path}: cannot tell from that ending what to write. Use {', '.join(endings)}.")
     if path.is_dir():
         raise FileAccessError(f"{option} {path} is a folder: name a file in it.")
     if not path.parent.is_dir():
@@ -367,7 +369,7 @@ def chosen_engine(
     options = {"--address": address, "--actors": actors, "--gpus-per-actor": gpus, "--every": every}
     if name is None:
         if option := next((option for option, value in options.items() if value is not None), None):
-            raise EngineError(f"{option} is of an engine, and none was chosen: add --engine ray, or leave it out.")
+            raise EngineError(f"{option} belongs to an engine, and none was chosen: add --engine ray, or leave it out.")
         return None
     if name not in ENGINES:
         raise EngineError(f"--engine {name} is unknown: use {' or '.join(ENGINES)}.")
@@ -429,7 +431,9 @@ def given_texts(
     Errors: TextError, FileAccessError.
     """
     if targets is not None and not words and file is None:
-        raise TextError(f"--targets {targets} is what is written of texts, and none was given: give --file FILE.")
+        raise TextError(
+            f"--targets {targets} says what is written for texts, but no texts were given: give --file FILE."
+        )
     if targets is not None and targets == STDIN and (file == STDIN or list(words) == [STDIN]):
         raise TextError("the texts and --targets both come from stdin: give one of them as a file.")
     if not words and file is None:
@@ -442,17 +446,17 @@ def given_texts(
     if note := source_note(words, file):
         talk.note(note)
     texts: list[Any] = texts_in(source, lines)
-    origin = f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} of {source.origin}"
+    origin = f"{len(texts)} {'text' if len(texts) == 1 else 'texts'} from {source.origin}"
     if targets is None:
         return Source(texts, origin)
     written = texts_in(read_source([], targets), lines)
     if len(written) != len(texts):
         unit = "lines" if lines else "paragraphs, separated by empty lines (with --lines: lines)"
         raise TextError(
-            f"{len(texts)} texts of {source.origin} and {len(written)} targets of {targets} do not pair: give as many "
-            f"of the one as of the other. Both are read as {unit}."
+            f"{len(texts)} texts from {source.origin} and {len(written)} targets from {targets} do "
+            f"not pair: give one target for each text. Both are read as {unit}."
         )
-    return Source(list(zip(texts, written, strict=True)), f"{origin}, with the targets of {targets}")
+    return Source(list(zip(texts, written, strict=True)), f"{origin}, with the targets from {targets}")
 
 
 LOOKED_AT = 200  # of a corpus' first documents, to see whether any can be read, and what people have annotated
@@ -470,12 +474,12 @@ def opened_corpus(sources: list[str], **options: Any) -> Corpus:
         return corpus  # what can be read once is not looked into
     first = list(islice(corpus.open(), LOOKED_AT))
     if not first:
-        raise TextError(f"no text was given: {corpus.origin} holds none.")
+        raise TextError(f"no text was given: {corpus.origin} contains none.")
     if len(first) < LOOKED_AT and all(document.problem for document in first):
         nor_any = "" if len(first) == 1 else f", nor any of the {len(first)} texts of the corpus"
         raise TextError(
-            f"{first[0].name} cannot be read{nor_any}: {first[0].problem.rstrip('.')}. Mend the file, or say by --kind "
-            f"what it holds: text, jsonl or conllu."
+            f"{first[0].name} cannot be read{nor_any}: {first[0].problem.rstrip('.')}. Correct the "
+            f"file, or say with --kind what it holds: text, jsonl or conllu."
         )
     return corpus
 

@@ -53,8 +53,8 @@ def card(
 ) -> None:
     """A card for one head: what it is in one sentence, how that is known, and what is lost without it.
 
-    Its map, where it looks and why, what it writes, which heads it listens to, and the command of every number. A first
-    card of a model takes a while.
+    Its map, where it looks and why, what it writes, which heads it listens to, and the command of every number. The
+    first card for a model takes a while.
 
     For example: manyheads card L12H3 --model smollm2
     """

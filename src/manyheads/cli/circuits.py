@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 LISTED = 10
-PAIRS_HELP = 'Pairs from a file: .jsonl, a line {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...} each.'
+PAIRS_HELP = 'Pairs from a .jsonl file, one on each line: {"clean": ..., "corrupted": ..., "right": ..., "wrong": ...}.'
 WHAT_HELP = "A head's out(put), its q, k or v, or its weights alone; or, layer by layer, stream or feed-forward."
 METRIC_HELP = "logit_diff, logit, prob, loss or kl."
 RIGHT_HELP = "The right answer: a word that continues the clean text; after a word a space goes before it."
@@ -70,13 +70,13 @@ POSITIONS_HELP = "all (the default), each, or numbers: 3,-1."
 CLEAN_HELP = "The clean text. Default: examples, eight pairs or more."
 CleanText = Annotated[str | None, typer.Argument(metavar="CLEAN", help=CLEAN_HELP, show_default=False)]
 CorruptedText = Annotated[
-    str | None, typer.Argument(metavar="CORRUPTED", help="The same, changed in one thing.", show_default=False)
+    str | None, typer.Argument(metavar="CORRUPTED", help="The same text, changed in one thing.", show_default=False)
 ]
 PairsFile = Annotated[Path | None, typer.Option("--pairs", metavar="FILE", help=PAIRS_HELP)]
 RightAnswer = Annotated[str | None, typer.Option("--right", metavar="WORD", help=RIGHT_HELP)]
 WrongAnswer = Annotated[str | None, typer.Option("--wrong", metavar="WORD", help=WRONG_HELP)]
 PatchMetric = Annotated[str, typer.Option("--metric", metavar="NAME", help=METRIC_HELP)]
-FirstToken = Annotated[bool, typer.Option("--first-token", help="Of answers of several tokens, read the first one.")]
+FirstToken = Annotated[bool, typer.Option("--first-token", help="Read only the first token of a longer answer.")]
 
 
 def patch(
@@ -98,7 +98,10 @@ def patch(
     ] = "exact",
     first_token: FirstToken = False,
     controls: Annotated[
-        int, typer.Option("--controls", metavar="N", min=0, help="How many heads get an unrelated text's numbers.")
+        int,
+        typer.Option(
+            "--controls", metavar="N", min=0, help="How many heads get an unrelated text's numbers, as a control."
+        ),
     ] = 10,
     out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw the grid of effects: .png, .svg or .pdf.")] = None,
@@ -112,9 +115,10 @@ def patch(
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """Which heads carry an answer: each takes its numbers from another text, all else left as it is.
+    """Which heads carry an answer: each in turn gets its numbers from another text; all else stays.
 
-    Two texts of as many tokens differ in one thing. An effect of 1 is the whole difference between their answers.
+    Two texts with the same number of tokens differ in one thing. An effect of 1 is the whole difference between their
+    answers.
 
     For example: manyheads patch "The capital of France is" "The capital of Italy is" --right Paris --wrong Rome
     """
@@ -152,10 +156,10 @@ def circuit(
     wrong: WrongAnswer = None,
     pairs: PairsFile = None,
     model: ModelName = DEFAULT_MODEL,
-    keep: Annotated[float, typer.Option("--keep", metavar="X", help="The least share of the answer to keep.")] = 0.9,
+    keep: Annotated[float, typer.Option("--keep", metavar="X", help="The smallest share of the answer to keep.")] = 0.9,
     metric: PatchMetric = "logit_diff",
     first_token: FirstToken = False,
-    edges: Annotated[bool, typer.Option("--edges", help="Measure what its heads tell each other, too.")] = False,
+    edges: Annotated[bool, typer.Option("--edges", help="Also measure what its heads tell each other.")] = False,
     out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw its heads and edges: .png, .svg or .pdf.")] = None,
     as_json: AsJson = False,
@@ -246,9 +250,9 @@ def given_pairs(
             )
         rows.append(row)
     if not rows:
-        raise TextError(f"{file} holds no pair: give one a line, as JSON.")
+        raise TextError(f"{file} holds no pair: give one on each line, as JSON.")
     answers = _answers([(row.get("right"), row.get("wrong")) for row in rows], metric, f" in {file}")
-    origin = f"{len(rows)} pair{'s' * (len(rows) > 1)} of {file}"
+    origin = f"{len(rows)} pair{'s' * (len(rows) > 1)} from {file}"
     clean, corrupted = (Source([row[side] for row in rows], origin) for side in ("clean", "corrupted"))
     return clean, corrupted, answers
 
@@ -256,7 +260,9 @@ def given_pairs(
 def example_pairs(lm: LoadedModel, metric: str) -> tuple[Source, Source, Any]:
     """The pairs that a model of that kind is shown where none are given, as `given_pairs` returns them."""
     reading = corpora.reading_of(lm)
-    origin = f"{len(reading.pairs)} {reading.pairs_are}; of your own: two texts and their answers, or --pairs FILE"
+    origin = (
+        f"{len(reading.pairs)} {reading.pairs_are}; for your own, give two texts and their answers, or --pairs FILE"
+    )
     clean, corrupted = (
         Source([pair[side] for pair in reading.pairs], origin, own=True) for side in ("clean", "corrupted")
     )
@@ -331,7 +337,7 @@ def circuit_lines(result: Circuit, origin: str) -> list[Text]:
         keeps, lefts = ((min(values), max(values)) for values in (result.random, result.random_without))
         lines.append(
             Text(
-                f"random    {len(result.random)} sets of as many heads keep {keeps[0]:.3f} to {keeps[1]:.3f}, and "
+                f"random    {len(result.random)} sets of the same size keep {keeps[0]:.3f} to {keeps[1]:.3f}, and "
                 f"leave {lefts[0]:.3f} to {lefts[1]:.3f}"
             )
         )
@@ -353,27 +359,35 @@ def circuit_lines(result: Circuit, origin: str) -> list[Text]:
 LISTED_COMPONENTS = 12  # components
 LISTED_KEYS = 8
 BAR = 20  # characters
-ANSWER_HELP = "The token whose logit it is: a word as the tokenizer has it (often with its blank, ' word'), or an id."
+ANSWER_HELP = (
+    "The token whose logit is explained: a word as the tokenizer has it (often with its space, ' word'), or an id."
+)
 
 
 def attribute(
     text: TextWords = None,
     answer: Annotated[str | None, typer.Option("--answer", metavar="TOKEN", help=ANSWER_HELP)] = None,
     versus: Annotated[
-        str | None, typer.Option("--versus", metavar="TOKEN", help="Another token: then it is the difference of both.")
+        str | None,
+        typer.Option(
+            "--versus", metavar="TOKEN", help="Another token: then the difference of the two logits is explained."
+        ),
     ] = None,
     file: TextsFile = None,
     lines: TextsAreLines = False,
     targets: TargetsFile = None,
     model: ModelName = DEFAULT_MODEL,
     position: Annotated[
-        int, typer.Option("--position", metavar="N", help="The token whose prediction is read; from the end below 0.")
+        int,
+        typer.Option(
+            "--position", metavar="N", help="The token whose prediction is read; below 0, counted from the end."
+        ),
     ] = -1,
     head: Annotated[
         str | None, typer.Option("--head", metavar="HEAD", help="Also show one head key by key, in the first text.")
     ] = None,
     first_token: Annotated[
-        bool, typer.Option("--first-token", help="Of an answer of several tokens take the first.")
+        bool, typer.Option("--first-token", help="Take only the first token of a longer answer.")
     ] = False,
     out: Annotated[Path | None, to_file("--out", "Write the table: .parquet, .csv or .json.")] = None,
     plot: Annotated[Path | None, to_file("--plot", "Draw heads and components: .png, .svg or .pdf.")] = None,
@@ -381,10 +395,10 @@ def attribute(
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What each head and component adds to the logit of a token, straight along the residual stream.
+    """What each head and component adds to the logit of a token, directly through the residual stream.
 
-    Rows sum to the model's own logit. They hold the norms' scales as they were: what a head adds, not what is lost
-    without it (for that: manyheads ablate).
+    Rows sum to the model's own logit. The norms keep their scales: a row is what a head adds, not what is lost without
+    it (for that: manyheads ablate).
 
     For example: manyheads attribute "The capital of France is" --answer " Paris"
     """
@@ -399,7 +413,9 @@ def attribute(
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if texts is None:
         example = corpora.reading_of(lm).pairs[0]
-        texts = Source([example["clean"]], f'an example; one of your own: attribute {YOURS} --answer " word"', own=True)
+        texts = Source(
+            [example["clean"]], f'an example; for your own text: attribute {YOURS} --answer " word"', own=True
+        )
         if answer is None:
             answer, versus = example["right"], example["wrong"]
     # A token's id where digits were typed: a digit as a word is typed with its blank.
@@ -421,7 +437,7 @@ def attribution_lines(result: Attribution, texts: Source, head: str | None, keys
     logit = float(result.logit.mean())
     lines = [
         Text.assemble((clean(result.notes["model"]), "bold"), f": the logit of {clean(named)} is {logit:.4g}"),
-        Text("what each component adds to it, straight along the stream", style="bold"),
+        Text("what each component adds to it, directly through the stream", style="bold"),
         Text(),
     ]
     order = sorted(range(len(result.components)), key=lambda index: -abs(result.values[index]))
@@ -447,7 +463,7 @@ SOURCE_HELP = (
     "What stands for a token where the head reads it: token (its embedding and the first feed-forward), embedding, or "
     "prediction (the direction that raises its logit). By default token, and embedding for the first layer."
 )
-OF_TOKEN_HELP = "Show what it writes where it looks at this token: a word (often with its blank) or an id; repeatable."
+OF_TOKEN_HELP = "Show what it writes where it looks at this token: a word (often with its space) or an id; repeatable."
 LISTED_TOKENS = 6
 
 
@@ -473,7 +489,8 @@ def writes(
 ) -> None:
     """What a head writes and looks for, in tokens: by its weights, and on a text.
 
-    Whether it promotes or suppresses the token that it looks at, beside chance; where on the text it writes most.
+    Whether it promotes or suppresses the token that it looks at, compared with chance; where on the text it writes
+    most.
 
     For example: manyheads writes --head L24H4 "When Mary and John went to the store, John gave a drink to"
     """
@@ -531,10 +548,10 @@ def writes_lines(result: Writes, texts: Source | None) -> list[Text]:
         if not clear:
             largest = result.directions[0]
             lines.append(
-                Text(f"  none: the first is {largest.share:.0%}, and of random rotations up to {largest.chance:.0%}")
+                Text(f"  none: the first is {largest.share:.0%}, and random rotations reach {largest.chance:.0%}")
             )
         for row in clear:
-            lines.append(Text(f"  {row.share:.0%} (of random rotations up to {row.chance:.0%})"))
+            lines.append(Text(f"  {row.share:.0%} (random rotations: up to {row.chance:.0%})"))
             for pole in row.poles:
                 queries, keys = (clean(", ".join(f'"{word}"' for word in words[:2])) for words in pole)
                 lines.append(Text(f"    queries like {queries} find keys like {keys}"))

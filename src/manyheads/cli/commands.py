@@ -83,7 +83,7 @@ GROUPS = {
     "Learn": (
         ("learn", "lessons whose numbers are computed as you read"),
         ("train induction", "watch an induction head grow, in two minutes"),
-        ("watch heads.parquet", "the heads of a training of yours, while it runs"),
+        ("watch heads.parquet", "the heads of your own training, while it runs"),
     ),
 }
 """What people want, and the commands for it, each as a line to copy: what `manyheads` alone shows."""

@@ -46,12 +46,12 @@ from manyheads.errors import FileAccessError, ModelError, ShapeError
 
 MISSING = "not installed"
 SHOWN = ("torch", "transformers")  # rows of their own; other packages share one, unless something is to be said of them
-NEWER = "Should anything be refused or fail, try an older one, and please report it."
+NEWER = "If anything is refused or fails, try an older one, and please report it."
 REPORT = "If nothing else here is wrong, please report it."
-REINSTALL = f"Install it anew: pip install --force-reinstall --no-deps {NAME} (in a checkout: --no-deps .)."
+REINSTALL = f"Install it again: pip install --force-reinstall --no-deps {NAME} (in a checkout: --no-deps .)."
 VARIABLES: Mapping[str, str] = MappingProxyType({  # and what each does where it is set
     "MANYHEADS_CACHE": "the folder where labels are remembered",
-    "MANYHEADS_PASS": "what reads maps: kernels, tiles or auto; kernels is an error where there are none",
+    "MANYHEADS_PASS": "what reads maps: kernels, tiles or auto; kernels is an error if there are none",
     "MANYHEADS_STATE": "the folder where progress in lessons is kept",
     "MANYHEADS_DEFAULT_MODEL": "the model of a command without --model",
     "MANYHEADS_DEVICE": "the device that models are loaded on, where none is named",
@@ -161,7 +161,9 @@ def packages() -> Iterator[Finding]:
     """manyheads and its files, Python, and every package that manyheads cannot do without."""
     words = f"{manyheads.__version__}, in {Path(manyheads.__file__).parent}"
     name = installed_as() or NAME
-    installed, remedy = (version(name), REINSTALL) if spans() else ("nothing", "Among its sources: pip install -e .")
+    installed, remedy = (
+        (version(name), REINSTALL) if spans() else ("nothing", "In the folder of its source: pip install -e .")
+    )
     if name == CORE:
         words_of_core = "the part without torch: sizes, lessons, the reference"
         yield Finding(CORE, words_of_core, "absent", f"For the whole: pip install {NAME}")
@@ -323,7 +325,7 @@ def bundled() -> Iterator[Finding]:
             models.load(name, device="cpu")
             yield Finding(name, "it loads, and has the published weights byte for byte")
         except ModelError as error:
-            fault, _, remedy = str(error).partition(" anew: ")
+            fault, _, remedy = str(error).partition(" again: ")
             yield Finding(name, fault.rpartition(".")[0], "wrong", remedy)
 
 
@@ -348,5 +350,5 @@ def refused(name: str, value: str) -> tuple[str, str]:
     if name in ("MANYHEADS_CACHE", "MANYHEADS_STATE") and Path(value).exists() and not Path(value).is_dir():
         return "it is a file, so nothing can be kept there", f"Name a folder, or unset {name}."
     if name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") and not value.isdecimal():
-        return "it is no whole number", f"torchrun sets it: unset {name}, and start several processes by torchrun."
+        return "it is not a whole number", f"torchrun sets it: unset {name}, and start several processes by torchrun."
     return "", ""

@@ -37,7 +37,7 @@ class Failed:
 
     @property
     def remedy(self) -> str:
-        """The command that installs the package in the range that manyheads needs, or installs it anew."""
+        """The command that installs the package in the range that manyheads needs, or installs it again."""
         from importlib.metadata import PackageNotFoundError, version  # a fifth of a command's start, for errors alone
 
         try:
@@ -82,7 +82,7 @@ def refused_backend(error: BaseException) -> str:
     """The message for a matplotlib that does not start with this MPLBACKEND; "" for any other exception."""
     value = os.environ.get(BACKEND)
     if value and isinstance(error, ValueError) and str(error).startswith(f"Key backend: {value!r}"):
-        why = f"{value!r} is no backend that matplotlib knows, and with it matplotlib does not start"
+        why = f"{value!r} is not a backend that matplotlib knows, so matplotlib does not start"
         return f"{BACKEND} is wrong: {why}. Unset it, since no picture of manyheads needs it, or set agg."
     return ""
 

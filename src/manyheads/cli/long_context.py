@@ -55,9 +55,10 @@ DECODER_HELP = (
 )
 NAMED_HELP = "MODEL as other commands take it: then all arguments are TEXTS."
 BY_HELP = (
-    "What ranks the heads: effect (the loss if they stream), needle_effect (that of a hidden pass key alone), or, in "
-    "one pass, distant_mass (weight on what is far) or needle (weight on a hidden pass key). Default: effect; of a "
-    "model with more than 32 key/value heads needle, on fewer and shorter of the bundled texts."
+    "What ranks the heads: effect (the loss if they stream), needle_effect (the loss on a hidden pass "
+    "key alone), or, in one pass, distant_mass (weight on distant tokens) or needle (weight on a "
+    "hidden pass key). Default: effect; for a model with more than 32 key/value heads needle, on "
+    "fewer and shorter bundled texts."
 )
 CRITERIA = ("effect", "needle_effect", "distant_mass", "needle")
 FEW_HEADS = 32  # up to so many, a pass for every one takes minutes at most
@@ -85,7 +86,7 @@ def split(
     batch: Annotated[int, count_option(help="Texts for which it is computed.")] = 1,
     random: Annotated[int, typer.Option("--random", metavar="N", min=0, help="How many random splits to compare.")] = 2,
     random_curve: Annotated[
-        bool, typer.Option("--random-curve", help="Compare random splits at every share of the curve too.")
+        bool, typer.Option("--random-curve", help="Also compare random splits at every share of the curve.")
     ] = False,
     shares: Annotated[
         int, typer.Option("--shares", metavar="N", min=1, help="How many shares the curve has, evenly spread.")
@@ -114,8 +115,8 @@ def split(
 ) -> None:
     """Which key/value heads need the whole context, and what is lost if the others see the first and last tokens only.
 
-    Heads that see the first and last tokens only are said to stream; their cache is short. Every other text chooses
-    the heads, the remaining ones show what is lost, beside as many heads chosen at random.
+    Heads that see the first and last tokens only are said to stream; their cache is short. Every second text chooses
+    the heads; the remaining texts show what is lost, compared with the same number of heads chosen at random.
 
     For example: manyheads split smollm2 novel.txt essay.txt --by needle --sink 16 --recent 256
     """
@@ -147,10 +148,10 @@ def split(
     if chosen_texts is None:
         count, times = OWN_TEXTS if by is not None or few_heads else FEW_TEXTS
         joined = long_texts(lm, count, int(times * (sink + recent)))
-        origin = f"{len(joined)} long texts, joined of {corpora.reading_of(lm).texts_are}; of your own: name files"
+        origin = f"{len(joined)} long texts, joined of {corpora.reading_of(lm).texts_are}; for your own, name files"
         chosen_texts = Source(joined, origin, own=True)
     if by is None and not few_heads:
-        talk.note(f"ranked by needle: of {num_kv_heads} key/value heads each would take a pass; --by effect does that")
+        talk.note(f"ranked by needle: {num_kv_heads} key/value heads would take a pass each with --by effect")
     by = by or ("effect" if few_heads else "needle")
     with talk.step(f"scoring heads by {by}, then letting them stream") as progress:
         result = long_context.split_heads(
@@ -210,7 +211,7 @@ def split_lines(result: HeadSplit, texts: Source) -> list[Text]:
     rows.append(("texts", f"{texts.origin}: {used['choosing']} chose, {used['reporting']} report{left}"))
     rows += [(name, result.notes[name]) for name in ("windows", "ties", "computed", "passes") if name in result.notes]
     lines += [Text(f"{label:<{LABEL_WIDTH}}{clean(words)}") for label, words in rows]
-    title = f"What is lost by the share that is kept (loss, nats a token, {texts_in_words})"
+    title = f"What is lost at each share that is kept (loss, nats a token, {texts_in_words})"
     lines += [Text(), Text(title, style="bold")]
     for point in evidence["curve"]:
         random = point["loss"]["random"]
@@ -229,8 +230,9 @@ def whole_lines(result: HeadSplit) -> list[tuple[str, str]]:
         return [("whole", ", ".join(whole.query_heads))]
     lines = [("whole", ", ".join(whole.query_heads[~tied]) or "none by its score")]
     words = (
-        f"{', '.join(whole.query_heads[tied])}: these score {whole.score.min():.3g}, as do others that stream; earlier "
-        f"ones are taken to fill the share, which does not mean that they need the whole context"
+        f"{', '.join(whole.query_heads[tied])}: these score {whole.score.min():.3g}, the same as others "
+        f"that stream; the earlier ones were taken to fill the share, which does not mean that they "
+        f"need the whole context"
     )
     if count := int((~tied).sum()):
         words += f" (--keep {count / len(table):.3g} is without them)"
@@ -242,8 +244,8 @@ ACTION_HELP = "export a saved split, or import a list of another project."
 PATH_HELP = "To export: a file that a split was saved to. To import: a list of heads, a file or folder."
 PLACE_HELP = "Where to export to: a folder for duo, else a file."
 TO_HELP = "To export: duo, headkv, lukv, minference, vllm-hook or llama.cpp."
-KEEP_HELP = "Of a list with scores alone: the share of key/value heads that keep everything, 0 to 1."
-THRESHOLD_HELP = "Instead: the score from which a head keeps everything."
+KEEP_HELP = "For a list with scores alone: the share of key/value heads that keep everything, 0 to 1."
+THRESHOLD_HELP = "Instead of --keep: the score from which a head keeps everything."
 JOIN_HELP = "How a group's query heads become one score: maximum or mean. Default: as the list says, else maximum."
 OUT_HELP = "Save what was imported as a split (.json)."
 
@@ -275,14 +277,14 @@ def heads(
     from manyheads.long_context import HeadSplit, read_heads
 
     if action not in ("export", "import"):
-        raise HeadError(f"{action!r} is nothing to do with lists of heads: use export or import.")
+        raise HeadError(f"{action!r} is not an action on lists of heads: use export or import.")
     if action == "export":
         if to is None or place is None:
             raise HeadError(
                 "say for which project, and where to write: manyheads heads export SPLIT.json --to duo FOLDER."
             )
         if any(option is not None for option in (keep, threshold, join, out)):
-            raise HeadError("--keep, --threshold, --join and --out are of heads import: leave them out.")
+            raise HeadError("--keep, --threshold, --join and --out belong to heads import: leave them out.")
         split = HeadSplit.open(path)
         files = split.export(to, place)
         if as_json:
@@ -291,11 +293,11 @@ def heads(
         print_whole([clean(str(split)), *(f"wrote {clean(str(file))}" for file in files)])
         return
     if to is not None or place is not None:
-        raise HeadError("--to and PLACE are of heads export: what is imported goes to --out FILE.")
+        raise HeadError("--to and PLACE belong to heads export: what is imported goes to --out FILE.")
     talk = ProgressLine()
     check_output(out, "--out", (".json",))
     if model is None:
-        raise HeadError(f"say of which model {path} lists heads: manyheads heads import PATH --model MODEL.")
+        raise HeadError(f"say which model's heads {path} lists: manyheads heads import PATH --model MODEL.")
     try:  # before a model is loaded, which may take minutes
         path.stat()
     except OSError as error:

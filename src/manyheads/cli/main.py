@@ -1,9 +1,9 @@
 """The command `manyheads`: what was typed goes to one command, and every way it can end becomes an exit code.
 
     0    it worked, or whoever read the output has closed the pipe
-    1    our fault: a short message (--debug: the traceback); of `doctor`: something is wrong; of `practice`: not right
+    1    our fault: a short message (--debug: the traceback); `doctor`: something is wrong; `practice`: not right
     2    what was asked cannot be done: one line on stderr that says what came and what to do
-    130  Ctrl-C, at any moment: during imports and loading, too
+    130  Ctrl-C, at any moment, also during imports and loading
     143  told to end (SIGTERM), the same
 
 stdout is data, stderr is talk. Nothing heavy is imported here nor by the modules of the commands, so that `--help`
@@ -111,7 +111,7 @@ def _explain(error: Exception, debug: bool, command: str) -> int:
         _drop_stdout()
         return ASKED_WRONG
     if is_out_of_memory(error):
-        _say("out of memory. Give a shorter text, a smaller --dtype, or a --device with more of it.")
+        _say("out of memory. Give a shorter text, a smaller --dtype, or a --device with more memory.")
         return FAULT
     summary = f"{type(error).__name__}: {error}".strip().split("\n")[0]
     advice = "" if debug else f" Run it again with {DEBUG} to see where, and please report that."

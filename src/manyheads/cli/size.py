@@ -56,7 +56,7 @@ WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ff
 FITS_HELP = "A memory, as 24GB or 64GiB: show the longest context and the most texts that fit."
 GPUS_HELP = "GPUs that serve it, as 4x80GB: what each holds, and how many texts they serve."
 STREAMING_HELP = "The share of KV heads that stream (see manyheads split): 0.5 for half of them."
-KV_HELP = "KV heads: of your own architecture, or instead of those of WHAT."
+KV_HELP = "KV heads: for your own architecture, or in place of WHAT's."
 
 
 def _sized(help: str, metavar: str = "N") -> OptionInfo:
@@ -114,7 +114,7 @@ def size(
     if gpus is None and served:
         raise ShapeError(f"{' and '.join(map(_option, served))}: said of GPUs that serve: add --gpus, as in 4x80GB.")
     if gpus is not None and fits is not None:
-        raise ShapeError("--gpus and --fits ask the same of several GPUs and of one memory: leave one out.")
+        raise ShapeError("--gpus asks what fits on several GPUs, --fits what fits in one memory: leave one out.")
     # Who asks what fits asks for one text.
     texts = batch if batch is not None else BATCH if fits is None and gpus is None else 1
     streams = {"streaming": streaming, "sink": sink, "recent": recent}
@@ -223,7 +223,7 @@ def print_page(
         )
         sections.append([Text("Decoding", style="bold"), *wrapped(sentence, console, "")])
     # What is counted, what was assumed, and what cannot be told.
-    notes = [f"{quantity} cannot be told: {why}." for quantity, why in sizing.architecture.untold]
+    notes = [f"{quantity} cannot be known: {why}." for quantity, why in sizing.architecture.untold]
     # That a context is past the model's positions, and which heads stream, stands with the finding.
     shown = (" past the ", STREAMS)
     notes += [f"{note[:1].upper()}{note[1:]}." for note in sizing.notes if not any(words in note for words in shown)]
@@ -231,14 +231,10 @@ def print_page(
         sentence = "FLOPs: a multiply and an add are 2; matrix products only."
         if prefill.dense != prefill.total:
             dense = units.flops(prefill.dense * sizing.ask.batch)
-            sentence += (
-                f" Scores and values: pairs that are visible ({dense} in all where the others are computed, too)."
-            )
+            sentence += f" Scores and values: only visible pairs ({dense} in all if the others are also computed)."
         notes.append(sentence)
     if any(weight.experts > 1 for weight in sizing.architecture.weights) and sizing.decoding:
-        notes.append(
-            "Experts read: as many as that many tokens choose on average, every choice as likely as any other."
-        )
+        notes.append("Experts read: the average number that so many tokens choose, if all choices are equally likely.")
     notes += [f"Wrote {clean(path)}." for path in written]
     sections.append([line for note in notes for line in wrapped(note, console)])
     print_sections(sections, console)
@@ -250,7 +246,7 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
     lines = wrapped(clean(str(placement)), console, "bold")
     limit = sizing.architecture.max_positions
     if placement.past_positions and limit is not None:
-        lines += wrapped(f"Made for {limit:,} positions: longer texts fit, and may be of no use.", console, "yellow")
+        lines += wrapped(f"Made for {limit:,} positions: longer texts fit, but may be of no use.", console, "yellow")
     columns = [Column("", right=False), Column("layers"), Column("KV heads", spare=1), Column("parameters")]
     gigabytes = {
         "weights": [stage.fit.weight_bytes for stage in stages],
@@ -290,11 +286,11 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
         notes.append(f"Each GPU keeps {max(filter(None, of_each))} of {plural(max(heads), 'KV head')}.")
     if any(placement.tensor > count for count in heads):
         copies = placement.tensor // min(heads)
-        notes.append(f"More GPUs than key/value heads: each head's cache stands on {copies} GPUs.")
+        notes.append(f"More GPUs than key/value heads: each head's cache is kept on {copies} GPUs.")
     if _latents(sizing) and placement.tensor > 1:
         notes.append("Latents belong to all heads: each GPU of a stage keeps all of them.")
     if ask.stored is None and DTYPES[ask.dtype] < 16:
-        notes.append("Weights of 8 or 4 bits: all numbers are counted so, without the scales that come with them.")
+        notes.append("Weights of 8 or 4 bits: all numbers are counted at that width, without their scales.")
     notes += [f"Wrote {clean(path)}." for path in written]
     table = [*lay_out(columns, rows, console), *wrapped(" ".join(notes), console)]
     print_sections([lines, table, _finding(sizing, console)], console)
@@ -354,10 +350,10 @@ def _fitting(sizing: Sizing, memories: Sequence[Fitting], console: Console) -> l
         rows.append([Text(memory), *map(Text, cells)])
     title = f"What fits, beside {units.gb(sizing.weight_bytes)} of weights {ask.in_dtype}"
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
-    notes = [f"Of each memory {costs.OVERHEAD:.0%} stay free, for what is not counted: activations, the runtime."]
+    notes = [f"{costs.OVERHEAD:.0%} of each memory stay free for what is not counted: activations, the runtime."]
     if not all(fit.weights_fit for _, fit in memories):
         texts = f"{plural(ask.batch, 'text')} of {plural(ask.context, 'token')}"
-        notes.append(f"Short is what is missing for the weights, the cache of {texts} and that free part.")
+        notes.append(f"'Short' says how much is missing for the weights, the cache of {texts} and that free part.")
     if any(memory.endswith("Mac") for memory, _ in memories):
         notes.append(f"A Mac gives its GPU {costs.MAC_SHARE:.0%} of its memory unless told otherwise.")
     if any(fit.past_positions for fits in lengths.values() for fit in fits):
@@ -452,11 +448,13 @@ def _cache(sizing: Sizing, console: Console) -> list[Text]:
         rows.append([*row[:4], bar, *row[4:]])
     sentences = []
     if surplus := cache.allocated - cache.steady:
-        sentences.append(f"Set aside beforehand, {units.gib(surplus)} more: a window has a place for the newest, too.")
+        sentences.append(
+            f"Allocated beforehand, {units.gib(surplus)} more: a window also has a place for the newest token."
+        )
     if cache.growth != cache.token:
-        sentences.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows shed one.")
+        sentences.append(f"At this context one more token adds {units.gib(cache.growth)}: full windows drop one.")
     if cache.state:
-        sentences.append(f"Of this {units.gib(cache.state)} does not grow with the text.")
+        sentences.append(f"{units.gib(cache.state)} of this does not grow with the text.")
     lines = [Text(title, style="bold"), *lay_out(columns, rows, console)]
     return lines + [line for sentence in sentences for line in wrapped(sentence, console)]
 

@@ -94,13 +94,17 @@ if TYPE_CHECKING:
     from manyheads.statistics import HeadTable, Statistic
 
 
-LIST_HELP = "List the statistics that there are, or those of --statistics; with --corpus also the treebank's."
+LIST_HELP = "List all statistics, or those of --statistics; with --corpus also the treebank's."
 FIRST_HELP = "A model: minilm or tiny-code (bundled), a folder, or a name on the Hugging Face hub. Or a head, as L3H1."
-SECOND_HELP = "Another of the same shape, as another checkpoint of the same training. Or another head of one model."
+SECOND_HELP = (
+    "Another of the same shape, such as another checkpoint of the same training. Or another head of one model."
+)
 OF_HEADS_HELP = "The model of two heads. Two models are A and B themselves."
-ROWS_HELP = "Compare at most so many rows of each text's maps. Default: all."
-DRY_RUN_HELP = "Measure four batches, and say what all would take and what would refuse it: time, memory, sums."
-CHECK_HELP = "Hold statistics of your own against their definitions, on whole maps of up to 8 texts."
+ROWS_HELP = "Compare at most this many rows of each text's maps. Default: all."
+DRY_RUN_HELP = (
+    "Measure four batches, and say what the whole run would take (time, memory, sums) and what would stop it."
+)
+CHECK_HELP = "Compare your own statistics with their definitions, on whole maps of up to 8 texts."
 CHECKED_TEXTS = 8
 LISTED = 10  # heads that are shown unless all are asked for
 
@@ -114,7 +118,9 @@ def stats(
     model: ModelName = DEFAULT_MODEL,
     statistics: StatisticNames = "default",
     show_list: Annotated[bool, typer.Option("--list", help=LIST_HELP)] = False,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="How many heads to show for each statistic.")
+    ] = 3,
     complete: Annotated[bool, typer.Option("--all", help="A row for each head.")] = False,
     out: Annotated[Path | None, to_file("--out", f"Write the table: .parquet, .csv or .json. {OF_SHARD}")] = None,
     shard: ShardOption = None,
@@ -133,8 +139,8 @@ def stats(
 ) -> None:
     """Statistics of every head by name: the heads with the most of each, with 95 % intervals over texts.
 
-    A treebank (.conllu) has more of them: of each relation (det.to_governor.given) and of coreference, which is counted
-    in passages. What is not named is not computed. Also typed as manyheads measure.
+    A treebank (.conllu) has more of them: for each relation (det.to_governor.given) and for coreference, which is
+    counted in passages. Only what is named is computed. Also typed as manyheads measure.
 
     For example: manyheads stats --corpus treebank.conllu --statistics "nsubj.to_governor.given,coreference.*"
     """
@@ -182,9 +188,9 @@ def of_own(request: str | list[str | Statistic], others: Mapping[str, object]) -
     """The statistics that --check is about. Errors: StatisticError where there are none, or other options beside it."""
     own = [] if isinstance(request, str) else [item for item in request if not isinstance(item, str)]
     if not own:
-        raise StatisticError("--check is of statistics of your own: name them, as --statistics my_stats:mine.")
+        raise StatisticError("--check is for statistics of your own: name them, as --statistics my_stats:mine.")
     if wrong := [name for name, value in others.items() if value and name != "--json"]:
-        raise StatisticError(f"--check measures nothing beside it: leave {wrong[0]} out.")
+        raise StatisticError(f"--check measures nothing else: leave {wrong[0]} out.")
     return own
 
 
@@ -204,7 +210,7 @@ def show_checked(
         return
     over = f"{plural(size['heads'], 'head')} and {plural(size['texts'], 'text')}"
     print_whole(
-        f"{name} is what its definition says of whole maps: at most {apart:.1e} apart, over {over} of {lm.name}"
+        f"{name} agrees with its definition on whole maps: at most {apart:.1e} apart, over {over} of {lm.name}"
         for name, apart in checked.items()
     )
 
@@ -218,7 +224,7 @@ def refuse_names_as_text(words: Sequence[str]) -> None:
     names = [name for word in words for name in difflib.get_close_matches(word.strip(","), NAMED, 1, 0.8)]
     if words and len(names) == len(words):
         raise TextError(
-            f"{' '.join(words)!r} stands where the text does, and is no text but the name of a statistic: "
+            f"{' '.join(words)!r} stands where the text does, and is not a text but the name of a statistic: "
             f"--statistics {','.join(names)}. (A file may hold any text: --file FILE.)"
         )
 
@@ -383,8 +389,8 @@ def _show_list(texts: Corpus | list[str] | None, request: str | list[str | Stati
     if is_plain:
         print_whole([
             Text(),
-            Text("A treebank has more (--list --corpus FILE.conllu): of every relation det.to_governor.given and the "
-                 "like, and of coreference. A pattern names many: --statistics \"det.*\"."),
+            Text("A treebank has more (--list --corpus FILE.conllu): for every relation, such as "
+                "det.to_governor.given, and for coreference. A pattern names many: --statistics \"det.*\"."),
         ])  # fmt: skip
 
 
@@ -427,8 +433,8 @@ def compare(
 
     Two heads of one model, as in L3H1 L5H11, are shown one after the other, as manyheads head does.
 
-    Two checkpoints of a training, or a base and a tuned model. The furthest apart come first; a model with itself shows
-    nothing.
+    Two checkpoints of a training, or a base and a tuned model. Heads that differ most come first; a model compared with
+    itself shows no difference.
 
     For example: manyheads compare run/step-1000 run/step-2000 --file novel.txt
     """
@@ -493,7 +499,7 @@ def _page(
         f"{result.num_clear:,} of the {num_differences:,} differences of these heads in {len(result.statistics)} "
         f"statistics have an interval that leaves out 0 (by chance alone, 1 in 20 would)."
         if result.num_texts > 1
-        else "Of one text there are no intervals."
+        else "One text gives no intervals."
     )
     few = "" if labelled(result) else "No head has a label on these texts: labels need some hundreds of them."
     notes = [clear, few, *(result.notes.get(name, "") for name in ("windows", "failed"))]
@@ -578,22 +584,24 @@ def unit_in(result: Comparison, name: str) -> str:
     return by_name[name].unit
 
 
-FILES_HELP = "Files of sums; of a run's folder (--resume), its texts/finished.safetensors."
-OUT_HELP = "Write the merged sums (.sums), or the table, of roles every claim (.parquet, .csv, .json)."
-PARTIAL_HELP = "Go on where parts are missing: the table is of the others."
+FILES_HELP = "Files of sums; for a run's folder (--resume), its texts/finished.safetensors."
+OUT_HELP = "Write the merged sums (.sums), or the table, for roles every claim (.parquet, .csv, .json)."
+PARTIAL_HELP = "Go on if parts are missing: the table covers the others."
 
 
 def merge(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help=FILES_HELP, show_default=False)],
     out: Annotated[Path | None, to_file("--out", OUT_HELP)] = None,
     partial: Annotated[bool, typer.Option("--partial", help=PARTIAL_HELP)] = False,
-    top: Annotated[int, typer.Option("--top", metavar="N", min=1, help="Heads of each statistic.")] = 3,
+    top: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="How many heads to show for each statistic.")
+    ] = 3,
     complete: Annotated[bool, typer.Option("--all", help="A row for each head, or as roles --all.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Add up parts of a corpus that were measured apart, in any order, and show what they come to.
+    """Add up parts of a corpus that were measured separately, in any order, and show the result.
 
-    Parts of other weights, statistics, code or texts, a part that is there twice and one that is missing are named. No
+    Parts with other weights, statistics, code or texts are named, as are parts that are missing or given twice. No
     model is loaded. Merged sums (--out all.sums) can be merged again.
 
     For example: manyheads merge part-*.sums --out table.parquet
@@ -620,7 +628,9 @@ def merge(
     about = {"parts": len(sums[0].parts), "missing": list(sums[0].missing)}
     if of_command == {True}:
         if "passages" in sums[0].reading and len(sums) == 1:
-            raise StatisticError(f"{files[0]} is of passages, which are a part of roles: give the files of texts, too.")
+            raise StatisticError(
+                f"{files[0]} holds passages, which are only a part of roles: also give the files of texts."
+            )
         labelled = role_finder.roles_of(tables)
         if out is not None:
             labelled.save(out)

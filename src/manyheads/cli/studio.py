@@ -151,7 +151,7 @@ def publish(
     of others are shown without.
 
     With --cards: a card for every head of the models named, an index with a picture of each model and a search.
-    Each head is left out by itself, which takes most of the time: many minutes for smollm2.
+    Each head is left out on its own, which takes most of the time: many minutes for smollm2.
 
     For example: manyheads publish site/ novel.heads --text "The cat sat on the mat."
     """

@@ -75,7 +75,7 @@ def watch(
 ) -> None:
     """The heads of a model that trains: each layer's last value and curve, its extreme heads, and what is wrong.
 
-    Trainings write the file: mh.watch(model, out="heads.parquet"), or HeadWatch(out=...) for a Trainer.
+    A training writes the file: mh.watch(model, out="heads.parquet"), or HeadWatch(out=...) for a Trainer.
 
     For example: manyheads watch heads.parquet --statistic entropy --follow
     """

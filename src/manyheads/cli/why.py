@@ -41,8 +41,8 @@ EXAMPLE = ("When Mary and John went to the store, John gave a drink to", "L8H1",
 EXAMPLES_MODEL = "smollm2"
 FROM_HELP = "The token that looks, as it is spelt (' to') or by its position. Default: the last."
 TO_HELP = "The token that is looked at. Default: the one with the largest weight."
-AGAINST_HELP = "One other token to hold it against. Default: all others together."
-FURTHER_HELP = "One step back as well: why that head among the writers looked where it did."
+AGAINST_HELP = "One other token to compare it with. Default: all others together."
+FURTHER_HELP = "Also one step back: why that head, one of the writers, looked where it did."
 WHERE_HELP = "Over texts: means over all rows of a kind, induction, previous, first or largest."
 
 
@@ -65,8 +65,8 @@ def why(
 ) -> None:
     """Why a head looks from one token to another: what wrote its query, and what wrote its keys.
 
-    Shares add up to the log-odds of the weight; without says what the weight would be without that writer, and does
-    not add up.
+    Shares add up to the log-odds of the weight. "without" is what the weight would be without that writer; these
+    numbers do not add up.
 
     For example: manyheads why "Ada gave Grace the key, and Grace" --head L8H1 --from 9 --to 3
     """
@@ -75,7 +75,7 @@ def why(
     words, head = head_first(text or [], head)
     asks, looked = from_token, to_token
     if where is not None:
-        one_of("--where", where, get_args(explained.Kind), StatisticError, "is no kind of rows")
+        one_of("--where", where, get_args(explained.Kind), StatisticError, "is not a kind of rows")
         for option, value in (("--from", asks), ("--to", looked), ("--against", against), ("--further", further)):
             if value is not None:
                 raise StatisticError(f"{option} {value}: --where chooses the rows, so leave it out.")
@@ -88,9 +88,11 @@ def why(
         raise TextError(f'no text was given: give one, as in why "any text" --head {head}')
     texts = given_texts(talk, words, file, lines, model, targets)
     if example:
-        texts = Source(texts.given, 'an example; one of your own: why "any text" --head L12H3', own=True)
+        texts = Source(texts.given, 'an example; for your own text: why "any text" --head L12H3', own=True)
     if where is None and len(texts.given) != 1:
-        raise TextError(f"{len(texts.given)} texts were given, and one weight is of one: --where reads several.")
+        raise TextError(
+            f"{len(texts.given)} texts were given, but one weight belongs to one text: --where reads several."
+        )
     lm = load_model(talk, ModelChoice(model, device, dtype))
     with talk.step("reading the text, forwards and back along the stream"):
         results: list[Why | WhyMeans] = []

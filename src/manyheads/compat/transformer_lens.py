@@ -210,7 +210,7 @@ HEAD_NAMES = tuple(KINDS)
 
 
 def _kind(name: str) -> Kind:
-    one_of("detection_pattern", name, KINDS, StatisticError, "is no kind of head", ", or a tensor")
+    one_of("detection_pattern", name, KINDS, StatisticError, "is not a kind of head", ", or a tensor")
     return KINDS[name]
 
 
@@ -225,7 +225,7 @@ class Question:
 
     @staticmethod
     def of(pattern: str | Tensor, measure: str, exclude_bos: bool, exclude_current: bool) -> Question:
-        one_of("error_measure", measure, ERROR_MEASURES, StatisticError, "is no measure")
+        one_of("error_measure", measure, ERROR_MEASURES, StatisticError, "is not a measure")
         if isinstance(pattern, str):
             return Question(_kind(pattern), measure, exclude_bos, exclude_current)
         pattern = torch.as_tensor(pattern).cpu()

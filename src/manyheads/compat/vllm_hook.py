@@ -53,7 +53,7 @@ def read_vllm_hook(
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileAccessError(f"{folder} is no folder: give the run's, which has tp_rank_0 in it.")
+        raise FileAccessError(f"{folder} is not a folder: give the run's, which has tp_rank_0 in it.")
     ranks = {int(match[1]): path for path in folder.iterdir() if (match := RANK.fullmatch(path.name))}
     if RANK.fullmatch(folder.name) or any((folder / f"qk.{kind}").exists() for kind in ("safetensors", "pt")):
         ranks = {0: folder}

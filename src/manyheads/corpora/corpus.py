@@ -32,7 +32,7 @@ NO_MEMORY = ("allocate memory", "out of memory")  # torch raises these as a plai
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts in order. `open()` begins anew each time and gives the same documents in the same order.
+    """Texts in order. `open()` starts again each time and gives the same documents in the same order.
 
     `origin` names it in words. `key` is all that its documents depend on (files with size and digest, how they are
     read): a run that was stopped goes on only with the same key. `total` is how much there is to read (None: unknown,
@@ -76,7 +76,7 @@ class Corpus:
         if not self.key:
             raise TextError(
                 f"{self.origin} can be read once only, and a shard reads the beginning of it twice, for the survey: "
-                f"give a list, or files. (HeadSums.update takes a stream that somebody else has divided.)"
+                f"give a list, or files. (HeadSums.update takes a stream that is already divided.)"
             )
         shard_files = self.files[index::of]
 
@@ -103,7 +103,7 @@ class Corpus:
 def _made_again(again: Callable[[], Corpus], origin: str, key: str) -> Corpus:
     corpus = again()
     if corpus.key != key:
-        raise TextError(f"{origin} has changed since this corpus was pickled: open it anew.")
+        raise TextError(f"{origin} has changed since this corpus was pickled: open it again.")
     return replace(corpus, origin=origin)
 
 
@@ -194,7 +194,7 @@ def corpus_of_rows(rows: Any, text: str = "text", name: str | None = None) -> Co
     - text, name: the columns that hold the texts and their names; without `name` they are called by their numbers.
 
     A Dataset of the datasets library can be read again; the others have no key, and are read once.
-    Errors: TextError for a column that is not there, as it is read; what is no text is a Document with a problem.
+    Errors: TextError for a column that is not there, as it is read; what is not a text is a Document with a problem.
     """
     library = _library(rows)
     if library not in ROWS:
@@ -210,7 +210,7 @@ def corpus_of_rows(rows: Any, text: str = "text", name: str | None = None) -> Co
 def _rows(rows: Any, text: str, name: str | None) -> Iterator[Document]:
     for number, row in enumerate(_ray_rows(rows) if _library(rows) == "ray" else rows, 1):
         if lacking := [column for column in (text, name) if column is not None and column not in row]:
-            raise TextError(f"{lacking[0]!r} is no column of the dataset: it has {', '.join(map(str, row))}.")
+            raise TextError(f"{lacking[0]!r} is not a column of the dataset: it has {', '.join(map(str, row))}.")
         value = row[text]
         problem = "" if isinstance(value, str) else f"it is of type {type(value).__name__}, not a text"
         row_name = f"row {number - 1}" if name is None else str(row[name])

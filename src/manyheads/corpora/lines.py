@@ -263,7 +263,7 @@ def _opened(source: Source) -> AbstractContextManager[io.BufferedIOBase]:
     if source.path is not None:
         return open(source.path, "rb")
     if sys.stdin is None:
-        raise TextError("there is no stdin to read from.")
+        raise TextError("stdin is closed: there is nothing to read.")
     buffer = getattr(sys.stdin, "buffer", None)  # a notebook puts a stream without one in stdin's place
     return nullcontext(buffer or io.BytesIO(sys.stdin.read().encode("utf-8", "surrogatepass")))
 
@@ -293,5 +293,5 @@ def _bounded_lines(file: io.BufferedIOBase) -> Iterator[tuple[bytes, int]]:
 def _unreadable(source: Source, error: Exception, where: str = "") -> FileAccessError:
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
-        reason = f"it is no whole gzip file ({str(error).rstrip('.')})"
+        reason = f"it is not a whole gzip file ({str(error).rstrip('.')})"
     return FileAccessError(f"cannot read {source.path or source.name}{where}: {reason}.")

@@ -84,7 +84,7 @@ class OwnTexts:
     - `digest`: part of the key under which labels are cached.
     - `pairs`: each two texts that differ in one thing, and the answer of each ("clean", "corrupted", "right", "wrong").
     - `pairs_are`: what differs, in words ("6 ...").
-    - `annotated`: whether there are annotated sentences of that kind, too.
+    - `annotated`: whether there are also annotated sentences of that kind.
     - `question`: a text and two of its words: which heads link them?
     - `swap`: a word of that text (where it stands last) and words to put in its place: does the link follow?
     """

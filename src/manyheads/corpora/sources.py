@@ -5,7 +5,7 @@ it is its turn, so a corpus may be of any size. The kind of a file goes by its e
 none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
 
 Datasets of the Hugging Face Hub are streamed: "hf:NAME[:CONFIGURATION][:SPLIT]". The `datasets` library does it, where
-it is installed: most corpora are files, so it is no dependency. The path of a folder of data files stands for a
+it is installed: most corpora are files, so it is not a dependency. The path of a folder of data files stands for a
 dataset, too, as it does there.
 
 What is read where no corpus is given: `own_texts.py`.
@@ -92,7 +92,7 @@ def open_corpus(
     """Texts from files, folders, "-" (stdin) and "hf:NAME[:SPLIT]" (a Hugging Face dataset), one after another.
 
     `kind` ("text", "jsonl", "conllu") says what they hold where the ending does not, or says otherwise. Texts are
-    paragraphs, parted by empty lines, or each line with `lines=True`; of JSON objects, what is in `field`; of
+    paragraphs, separated by empty lines, or single lines with `lines=True`; in JSON objects, what is in `field`; in
     treebanks, sentences or, with `unit="passage"`, up to 128 words of them.
 
     A document is called by file and line ("page.txt:12") or by its sent_id. One that cannot be read has a `problem`.
@@ -106,8 +106,8 @@ def open_corpus(
     if names.count(STDIN) > 1:
         raise TextError(f"{STDIN} (stdin) was given {names.count(STDIN)} times: it can be read once.")
     if kind is not None:
-        one_of("kind", kind, KINDS, TextError, "is no kind of text", ", or None: the ending tells")
-    one_of("unit", unit, UNITS, TextError, "is no unit of treebanks")
+        one_of("kind", kind, KINDS, TextError, "is not a kind of text", ", or None: the ending tells")
+    one_of("unit", unit, UNITS, TextError, "is not a unit of treebanks")
     how = Reader(lines, field, unit)
     all_sources: list[Source | Dataset] = []
     for name in names:
@@ -220,7 +220,7 @@ def json_documents(lines: Iterable[Line], name: str, field: str) -> Iterator[Doc
 def text_of(row: object, field: str) -> tuple[str, str]:
     """The text in a field of a row, or "" and the problem."""
     if not isinstance(row, dict):
-        return "", f"this is no object with a field {field!r}, but {_json_kind(row)}."
+        return "", f"this is not an object with a field {field!r}, but {_json_kind(row)}."
     row = cast("dict[str, object]", row)
     if field not in row:
         return "", f"there is no field {field!r}. There is: {', '.join(map(repr, row)) or 'none'}."

@@ -158,7 +158,7 @@ def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
 
 
 def _document(block: Block, declared: str | None, where: str) -> Document | None:
-    """A sentence is called by its sent_id, or after its first line. Comments alone are no sentence."""
+    """A sentence is called by its sent_id, or after its first line. Comments alone are not a sentence."""
     name = block.comments.get("sent_id") or where
     try:
         tokens = block.tokens()
@@ -230,7 +230,7 @@ def read_words(tokens: Sequence[Token], text: str | None) -> tuple[str, tuple[Go
     """The sentence's text and words. Where no text is given, it is made of the forms and SpaceAfter=No.
 
     "don't" over "do" and "n't" is divided between them; the words of "im" (German "in" and "dem") share its span.
-    Errors: TextError for words that are not in the text in order, that are not numbered 1, 2, 3, or are no tree.
+    Errors: TextError for words that are not in the text in order, that are not numbered 1, 2, 3, or are not a tree.
     """
     words = [token for token in tokens if isinstance(token["id"], int)]
     for number, word in enumerate(words, 1):
@@ -271,7 +271,7 @@ def read_heads(words: Sequence[Token]) -> list[int]:
         path, word = set[int](), start
         while word not in safe:
             if word in path:
-                raise TextError(f"token {word + 1} hangs on itself, by way of other words: that is no tree.")
+                raise TextError(f"token {word + 1} hangs on itself, by way of other words: that is not a tree.")
             path.add(word)
             word = heads[word]
         safe |= path
@@ -367,7 +367,9 @@ def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord
     for token, first, last, entity in marked:
         brackets = list(BRACKET.finditer(entity))
         if "".join(bracket[0] for bracket in brackets) != entity:
-            raise TextError(f"token {token}: Entity={entity} is no sequence of brackets such as (3-person(4-place)3).")
+            raise TextError(
+                f"token {token}: Entity={entity} is not a sequence of brackets such as (3-person(4-place)3)."
+            )
         for bracket in brackets:
             # The entity, with the part where there are several.
             inside = bracket["opened"] or bracket["closed"]

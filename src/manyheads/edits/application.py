@@ -6,7 +6,7 @@
 
 Why: transformers 5 ignores `head_mask` in silence. Edits here act on each head's output before the output projection,
 in the same tap that records, and report when they changed nothing. Cost: none that can be measured for zero, scale,
-mean and resample; average and copy compute a layer's weights anew, in blocks; an edit costs what its function does.
+mean and resample; average and copy compute a layer's weights again, in blocks; an edit costs what its function does.
 """
 
 from __future__ import annotations
@@ -141,6 +141,6 @@ def prepare(lm: LoadedModel | nn.Module, plan: PlanLike, corpus: CorpusLike | No
         name = type(lm).__name__ if isinstance(lm, nn.Module) else lm.name
         raise PlanError(
             f"what this plan puts in place of heads was computed with another model than {name} (its weights have "
-            f"another digest): give corpus= to compute it anew."
+            f"another digest): give corpus= to compute it again."
         )
     return prepared, each_its_own

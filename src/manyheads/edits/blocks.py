@@ -61,7 +61,7 @@ class Part:
 
 
 def states_of(returned: object) -> Tensor:
-    """The hidden states among what a block returned: the first of it. Errors: TypeError where that is no tensor."""
+    """The hidden states among what a block returned: the first of it. Errors: TypeError where that is not a tensor."""
     first = returned[0] if isinstance(returned, tuple | list) else returned
     if not isinstance(first, Tensor):
         raise TypeError(f"a block returned a {type(first).__name__}")

@@ -210,7 +210,7 @@ def _writes(part: nn.Module, width: int | None) -> bool:
 
 
 def output_width(module: nn.Module) -> int | None:
-    """The number of outputs of a linear map; None for a module that is no linear map."""
+    """The number of outputs of a linear map; None for a module that is not a linear map."""
     if input_width(module) is None:
         return None
     weight: Any = module.weight

@@ -92,15 +92,15 @@ class Computed:
         for key in ("corpus", "model"):
             if not isinstance(metadata, dict) or metadata.get(key) != about[key]:
                 raise PlanError(
-                    f"{beside} was computed from another {key} than {plan_file} says: compute it anew, corpus=."
+                    f"{beside} was computed from another {key} than {plan_file} says: compute it again, corpus=."
                 )
         # After the digests: a file of another plan should be called that, and not damaged.
         if SUM in about and hashlib.sha256(data).hexdigest() != about[SUM]:
             raise PlanError(
-                f"{beside} is damaged: its bytes are not those that {plan_file} names. Compute it anew, corpus=."
+                f"{beside} is damaged: its bytes are not those that {plan_file} names. Compute it again, corpus=."
             )
         if fault := _fault_in(tensors):
-            raise PlanError(f"{beside} is damaged: {fault}. Compute it anew, corpus=.")
+            raise PlanError(f"{beside} is damaged: {fault}. Compute it again, corpus=.")
         return cls(tensors, about["corpus"], about["model"], about["texts"], about["tokens"], str(beside))
 
     def means(self, step: Ablate, site: Site, heads: list[int], places: Int[Tensor, "s q"]) -> Float[Tensor, "s n q f"]:
@@ -147,7 +147,7 @@ class Computed:
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             raise PlanError(
                 f"{self.file or 'what was computed'} is not for this model: {name!r} has the shape "
-                f"{list(tensor.shape)}, and should have [{sizes}]. Compute it anew, corpus=."
+                f"{list(tensor.shape)}, and should have [{sizes}]. Compute it again, corpus=."
             )
         return tensor
 
@@ -356,7 +356,7 @@ class Prepared:
         beside, computed = target.with_suffix(".safetensors"), self.computed
         # A mean of NaN can only come from a broken model; written, it would break every model that it is applied to.
         if fault := _fault_in(computed.tensors):
-            raise PlanError(f"what was computed for this plan is of no use: {fault}. Compute it anew, corpus=.")
+            raise PlanError(f"what was computed for this plan is of no use: {fault}. Compute it again, corpus=.")
         # Packed in memory: safetensors' own writer reports a full disk in a way of its own.
         tensors = {name: x.contiguous() for name, x in computed.tensors.items()}
         packed = save(tensors, {"corpus": computed.corpus, "model": computed.model})
@@ -400,11 +400,13 @@ def open_plan(path: str | os.PathLike[str]) -> Prepared:
     except (OSError, ValueError) as error:
         raise no_access("read", source, error) from error
     if len(data) > MOST_BYTES:
-        raise PlanError(f"{source} is no plan: it has more than {MOST_BYTES:,} bytes, and a plan is a list of steps.")
+        raise PlanError(
+            f"{source} is not a plan: it has more than {MOST_BYTES:,} bytes, and a plan is a list of steps."
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise PlanError(f"{source} is no plan: it is not text ({error.reason}).") from error
+        raise PlanError(f"{source} is not a plan: it is not text ({error.reason}).") from error
     try:
         plan = Plan.from_json(text)
     except (PlanError, HeadError) as error:

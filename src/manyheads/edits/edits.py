@@ -13,7 +13,7 @@ Positions (`SkipPositions`) come into a model in ways of which three are known, 
 replaced while the model runs: an embedding of positions (BERT, GPT-2, OPT), a rotation (Llama and its kin, our own
 layers), a bias by distance (T5). All others are refused by name, for a model that keeps some of its positions would
 pass for one without: positions as a bare parameter (ViT) or buffer (GPT-J), slopes (ALiBi), relative embeddings
-(DeBERTa). What no module holds cannot be seen here, and is not claimed: a causal mask and a window are no positions,
+(DeBERTa). What no module holds cannot be seen here, and is not claimed: a causal mask and a window are not positions,
 and still tell tokens apart.
 """
 
@@ -70,7 +70,7 @@ class TextPositions:
 
     A cache shows how many rows it holds as long as it holds all of them. Layers with a window keep only the end, and
     layers that attend to another text keep the other text: for both the count goes by the calls before, call after
-    call. A call that sees no more keys than it has rows begins a text anew. `keeps_all`: no layer of the model has a
+    call. A call that sees no more keys than it has rows begins a text again. `keeps_all`: no layer of the model has a
     window, so that a cache that holds fewer rows than there were was cut back, which counting cannot follow.
     """
 
@@ -187,7 +187,7 @@ class Acts:
         if key in self.known:
             return self.known[key]
         if self.spec is not None:  # a spec comes from one small input: other inputs may meet other layers
-            raise PlanError(f"{site.module} attends as layer {site} and is no part of {self.spec.name}'s spec.")
+            raise PlanError(f"{site.module} attends as layer {site} and is not part of {self.spec.name}'s spec.")
         if site.stack not in self.stacks_met:
             self.stacks_met.append(site.stack)
         self.sites_met.append(site)
@@ -301,7 +301,7 @@ def plans_of(plan: Plan | Step | Sequence[Plan | Step]) -> tuple[tuple[Plan, ...
     if listed and all(isinstance(item, Plan | Step) for item in listed):
         return tuple(item if isinstance(item, Plan) else Plan(item) for item in listed), True
     raise PlanError(
-        f"{plan!r} is no plan: give a Plan, as Plan([Ablate('L3H7')]), or a list of plans, one for each sample."
+        f"{plan!r} is not a plan: give a Plan, as Plan([Ablate('L3H7')]), or a list of plans, one for each sample."
     )
 
 
@@ -363,7 +363,7 @@ class Editor:
         if self.each_its_own and len(states) != len(self.acts.plans):
             raise PlanError(
                 f"{len(self.acts.plans)} plans were given, one for each sample, but {layer_name(*layer)} reads a batch "
-                f"of {len(states)}: give as many samples as plans, or one plan for all."
+                f"of {len(states)}: give one plan for each sample, or one plan for all."
             )
         samples = self._samples(act)
         old, where = states[samples], f"{layer_name(*layer)} {step.place}"
@@ -388,8 +388,8 @@ class Editor:
         if self.each_its_own and call.out.shape[0] != len(self.acts.plans):
             raise PlanError(
                 f"{len(self.acts.plans)} plans were given, one for each sample, but {call.site.module} attends in a "
-                f"batch of {call.out.shape[0]}: give as many samples as plans, or one plan for all "
-                f"(a beam search makes several of each sample, a window attention too)."
+                f"batch of {call.out.shape[0]}: give one plan for each sample, or one plan for all "
+                f"(beam search and window attention make several of each sample)."
             )
         key = (call.site.stack, call.site.layer)
         if key not in self.factors:

@@ -64,7 +64,7 @@ class Metric:
     refer: Callable[[object, Batch], Tensor] | None = None
 
     def level(self, readings: Sequence[Tensor]) -> float | None:
-        """The mean reading over texts, None for a flat metric, whose readings are no numbers of texts or tokens."""
+        """The mean reading over texts, None for a flat metric, whose readings are not numbers of texts or tokens."""
         if self.flat:
             return None
         texts = [reading.double().nanmean(-1) if reading.ndim > 1 else reading.double() for reading in readings]
@@ -92,8 +92,8 @@ def token_losses(outputs: object, batch: Batch) -> Float[Tensor, "b n"]:
         raise StatisticError("metric 'loss' reads input_ids, and these inputs have none: use a function of your own.")
     if logits.shape[:2] != ids.shape:
         raise StatisticError(
-            f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do not fit: give "
-            f"labels of as many tokens as the decoder reads."
+            f"metric 'loss': {tuple(logits.shape[:2])} predictions and {tuple(ids.shape)} tokens do "
+            f"not fit: give labels with the same number of tokens as the decoder reads."
         )
     # clamp_min: -100 is no index. These positions become NaN on the next line, and means leave NaN out.
     losses = F.cross_entropy(exact(logits.transpose(1, 2)), ids.clamp_min(0), reduction="none")
@@ -150,7 +150,7 @@ def _labels(batch: Batch, logits: Tensor) -> Tensor:
     assert batch.labels is not None, "checked when the metric was chosen"
     if int(batch.labels.max()) >= logits.shape[-1]:
         raise StatisticError(
-            f"label {int(batch.labels.max())} is no class of this model: it has {logits.shape[-1]}, from 0."
+            f"label {int(batch.labels.max())} is not a class of this model: it has {logits.shape[-1]}, from 0."
         )
     return batch.labels.to(logits.device)
 

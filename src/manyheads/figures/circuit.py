@@ -85,6 +85,6 @@ def draw_circuit(circuit: Circuit) -> Sheet:
     beside = "No random sets were measured."
     if circuit.random:
         low, high = min(circuit.random), max(circuit.random)
-        beside = f"{len(circuit.random)} random sets of as many heads keep {low:.2f} to {high:.2f}."
+        beside = f"{len(circuit.random)} random sets of the same size keep {low:.2f} to {high:.2f}."
     sheet.notes(MARGIN, y + LINE, [words, "A dot's area is what the circuit loses without that head.", beside], LINE)
     return sheet

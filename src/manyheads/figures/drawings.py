@@ -69,7 +69,7 @@ def draw_column(result: PerHeadResult, column: str | None = None) -> Sheet:
     column = numbers[0] if column is None and numbers else column
     column = column or (numbers[0] if numbers else "")
     if column not in numbers:
-        raise StatisticError(f"{column=} is no column of numbers of this table: it has {few(numbers, 12)}.")
+        raise StatisticError(f"{column=} is not a column of numbers of this table: it has {few(numbers, 12)}.")
     if len(frame) != len(result.heads):
         raise StatisticError(
             f"this table has {plural(len(frame), 'row')} for {plural(len(result.heads), 'head')}, and a grid has one "
@@ -84,7 +84,7 @@ def draw_curves(curves: HeadCurves, column: str | None = None, heads: list[HeadL
     """One statistic of every head over the steps of a training, in grey; `heads` in ink, with their names."""
     column = column or curves.statistics[0]
     if column not in curves.statistics:
-        raise StatisticError(f"{column=} is no statistic of this history: it has {few(curves.statistics, 12)}.")
+        raise StatisticError(f"{column=} is not a statistic of this history: it has {few(curves.statistics, 12)}.")
     values = curves.values[..., curves.statistics.index(column)]
     marked = [curves.head_place(head) for head in heads or ()]
     known = values[np.isfinite(values)]

@@ -129,13 +129,13 @@ def save_head(
 ) -> None:
     """Draw one map `Float[q k]`, an array or a tensor, NaN where a row does not see a key; .png, .svg or .pdf.
 
-    - `weights`: of each row and key, 0 to 1.
+    - `weights`: one for each row and key, 0 to 1.
     - `labels`: name the keys, and the rows too where there are as many and `row_labels` is None; None counts from 0.
     - `path`: the file.
     - `title`: above the drawing.
     - `subtitle`: below the title.
     - `row_labels`: name the rows.
-    - `note`: what a cell is where it is no single weight (`PooledMaps.because`).
+    - `note`: what a cell is where it is not a single weight (`PooledMaps.because`).
 
     Maps over 1,040 a side are pooled.
     Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.

@@ -2,7 +2,7 @@
 
 On the right the picture is faded to light grey, so that it can be recognised and nothing of it is as dark as a weight;
 each patch is inked over it, the more the more weight it has, in the one ramp of all maps (even to the eye, no rainbow).
-The patch that looks is framed. What goes to tokens that are no patches (class token, registers) is said below in
+The patch that looks is framed. What goes to tokens that are not patches (class token, registers) is said below in
 figures: it is part of the same row.
 """
 
@@ -53,9 +53,9 @@ def save_picture(
     - `title`: above the drawing.
     - `subtitle`: below the title.
     - `framed`: row and column of the patch that looks.
-    - `others`: weights of positions that are no patches, by name.
+    - `others`: weights of positions that are not patches, by name.
 
-    Errors: FileAccessError; ShapeError for weights that are no grid.
+    Errors: FileAccessError; ShapeError for weights that are not a grid.
     """
     kind_of(path)
     grid = np.asarray(on_host(weights), dtype=np.float64)

@@ -45,7 +45,7 @@ class Batch:
 
     `main`, `decoder`: which texts the layers read, and a decoder beside an encoder; None where nothing shows them: a
     layer whose positions are no text's (an image, say) is read as it is, from edge to edge. `seeds`: a number for each
-    text, picture or sound, where its tokens are no words that would give one. `skips`: the stack whose calls are shown
+    text, picture or sound, where its tokens are not words that would give one. `skips`: the stack whose calls are shown
     to nobody, as of a vision tower beside a text.
 
     Of use to metrics: `labels`, each text's class; `targets`, the tokens that a decoder beside an encoder should

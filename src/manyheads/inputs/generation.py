@@ -167,7 +167,7 @@ class Joiner:
         # Refused, not joined: rows of several calls become one map by their runs, and a dense mask of a step has none.
         if call.mask.dense is not None:
             raise RecordingError(
-                f"layer {name} hides keys that are no run while it generates: record the finished text instead."
+                f"layer {name} hides keys that are not a run while it generates: record the finished text instead."
             )
         # Mask and bias count keys from the first token ever read, also where a sliding cache has shed some.
         mask = Mask(call.mask.start + shed, call.mask.stop + shed, call.mask.num_keys + shed)

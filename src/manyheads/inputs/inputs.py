@@ -87,7 +87,7 @@ class Inputs:
 
     @property
     def count(self) -> int:
-        """How many texts, pictures, sounds or batches are given; 1 of what is no list."""
+        """How many texts, pictures, sounds or batches are given; 1 if it is not a list."""
         senses = (self.texts, self.image, self.audio, self.ids, self.ready)
         items = next(items for items in senses if items is not None)
         return len(items) if isinstance(items, Sequence) and not isinstance(items, str) else 1

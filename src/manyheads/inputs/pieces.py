@@ -3,7 +3,7 @@
 A text longer than the model's positions is read in overlapping windows (default), cut (`"truncate"`), or refused
 (`"whole"`). Every window is a text of its own from then on, with the tokenizer's special tokens around it; a text's
 gold (what people have annotated) counts where the text is whole. Texts are checked before a tokenizer sees them: its
-own error for what is no string of words is a bare TypeError or an empty batch, which names no text.
+own error for what is not a string of words is a bare TypeError or an empty batch, which names no text.
 """
 
 # device: words and tokens are the host's
@@ -97,7 +97,7 @@ def fault_in(text: str) -> str:
 
 
 def require_loaded(lm: LoadedModel) -> None:
-    """Errors: ModelError for what is no loaded model."""
+    """Errors: ModelError for what is not a loaded model."""
     if not hasattr(lm, "tokenizer"):
         own = " On a module's own inputs: mh.record_call(module, ...)." if isinstance(lm, nn.Module) else ""
         raise ModelError(
@@ -108,7 +108,8 @@ def require_loaded(lm: LoadedModel) -> None:
 
 
 def require_reader(lm: LoadedModel, long: Long) -> None:
-    """Errors: ModelError for what is no loaded model, or has no tokenizer; TextError for a way to read there is not."""
+    """Errors: ModelError for what is not a loaded model, or has no tokenizer; TextError for a way to read there is
+    not."""
     require_loaded(lm)
     one_of("long", long, LONG_TEXTS, TextError, "is not a way to read a long text")
     if lm.tokenizer is None:

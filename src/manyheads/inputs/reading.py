@@ -151,9 +151,9 @@ def read(lm: LoadedModel, given: InputsLike, *, pairs: bool = True, only_texts: 
 
     Long texts become windows, each of which counts as a text. Cost: tokenising; of pictures and sounds the processor,
     and a few passes that end at the first layer.
-    Errors: ModelError for what is no loaded model, or reads no such inputs; TextError for an empty text, one too long
-    under `long="whole"`, pairs where they cannot be read, or not one label for each; those of `Inputs.of`; of pictures
-    and sounds FileAccessError, ShapeError and RecordingError.
+    Errors: ModelError for what is not a loaded model, or reads no such inputs; TextError for an empty text, one too
+    long under `long="whole"`, pairs where they cannot be read, or not one label for each; those of `Inputs.of`; of
+    pictures and sounds FileAccessError, ShapeError and RecordingError.
     """
     require_loaded(lm)
     inputs = Inputs.of(given)
@@ -283,7 +283,7 @@ def _checked_labels(labels: Labels | None, count: int) -> tuple[int, ...] | None
     if len(labels) != count:
         raise TextError(f"{len(labels)} labels were given for {count} texts: give one for each.")
     if wrong := [label for label in labels if isinstance(label, str) or int(label) != label or label < 0]:
-        raise TextError(f"label {wrong[0]!r} is no class: give whole numbers, from 0.")
+        raise TextError(f"label {wrong[0]!r} is not a class: give whole numbers, from 0.")
     return tuple(int(label) for label in labels)
 
 

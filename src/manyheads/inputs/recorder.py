@@ -68,13 +68,13 @@ def record(
     other `options` (do_sample=True, temperature=0.7, cache_implementation="static" ...) go to the model's own generate.
     A text ends with its first end token; `rec.provenance["prompt_tokens"]` says how long each prompt was.
 
-    Of pictures and sounds, `recording.media` says which patch or moment a position is. A decoder beside an encoder of
+    For pictures and sounds, `recording.media` says which patch or moment a position is. A decoder beside an encoder of
     sounds (Whisper) reads its start tokens, or a transcript after them, or what it writes itself (`generate=n`).
 
-    Of one text with pictures (`mh.Inputs(text, image=...)`) the language model's layers are kept, not the vision
+    For one text with pictures (`mh.Inputs(text, image=...)`), the language model's layers are kept, not the vision
     tower's. `rec.images[i].span` are the tokens of picture i. An answer that was given is at `rec.answer`; so is what
     the model writes (`generate=n`), read again in one pass. `inputs.media.vision_language` says which models, and how a
-    prompt is made. Of ready tensors one batch is recorded.
+    prompt is made. If ready tensors are given, one batch is recorded.
 
     `progress`: called with how many tokens are read, and of how many, where texts are several batches, windows among
     them. What is one forward pass, or one call of generate, has no bar.

@@ -280,7 +280,8 @@ def least_groups(spec: ModelSpec, worth: Mapping[Head, float], count: int) -> He
     if len(chosen) != count:
         near = [number for number in (len(chosen), len(chosen) + min(skipped_sizes, default=0)) if number]
         raise HeadError(
-            f"{count} heads of {spec.name} are no whole groups of those that share keys and values, which go together: "
+            f"{count} heads of {spec.name} are not whole groups of those that share keys and values, "
+            f"which go together: "
             f"give {' or '.join(map(str, dict.fromkeys(near)))}."
         )
     return spec.select(chosen)
@@ -323,7 +324,9 @@ def ways_to_lose(spec: ModelSpec, count: int | None, *, empty_layers: bool = Fal
         least_groups(spec, dict.fromkeys(spec.heads, 0.0), count)
     except HeadError as error:
         if not ways:
-            uniform = f", or a multiple of {num_groups}, as many of each group" if len(set(sizes)) == 1 else ""
+            uniform = (
+                f", or a multiple of {num_groups}, the same number from each group" if len(set(sizes)) == 1 else ""
+            )
             raise HeadError(f"{str(error).removesuffix('.')}{uniform}.") from error
         return tuple(ways)
     if count <= most:

@@ -192,7 +192,7 @@ class Duo(Format):
         except ValueError as error:
             raise fault(error, GATES) from error
         if not table.size or not np.isfinite(table).all():
-            raise fault("it has no gates" if not table.size else "a gate is no finite number", GATES)
+            raise fault("it has no gates" if not table.size else "a gate is not a finite number", GATES)
         outside = int(((table < 0) | (table > 1)).sum())
         notes = {"clipped": f"{outside} gates are outside 0 to 1, and taken as 0 or 1"} if outside else {}
         gates = {place: float(gate) for place, gate in np.ndenumerate(table.clip(0, 1))}
@@ -226,7 +226,7 @@ class HeadKV(Format):
             numbers = [_number(value, fault, name) for value in cast("list[Any]", values)]
             layer, head = map(int, name.split("-"))
             if (layer, head) in scores:
-                raise fault(f"{name} is there twice")
+                raise fault(f"{name} is given twice")
             # Of large numbers only the sum may be too large for float64.
             scores[layer, head] = _number(math.fsum(number / len(numbers) for number in numbers), fault, name)
             trials.add(len(numbers))
@@ -300,7 +300,7 @@ class MInference(Format):
             raise fault(f"it has more than {MOST_HEADS:,} layers")
         for number, layer in enumerate(document):
             if not isinstance(layer, dict):
-                raise fault(f"layer {number} is no JSON object")
+                raise fault(f"layer {number} is not a JSON object")
             for name, entries in cast("dict[str, Any]", layer).items():
                 kind, *sizes, score = entries if isinstance(entries, list) and len(entries) == 4 else (None, None)
                 are_sizes = all(type(size) is int and 0 <= size < 2**53 for size in sizes)
@@ -337,7 +337,7 @@ class VLLMHook(Format):
     def parse(self, document: Mapping[str, Any], fault: Fault) -> HeadList:
         pairs = document["params"]["important_heads"]
         if not isinstance(pairs, list):
-            raise fault("important_heads is no list")
+            raise fault("important_heads is not a list")
         listed = {_pair(pair, fault): 1.0 for pair in cast("list[Any]", pairs)}
         return HeadList(listed, whole=False, kept=frozenset(listed))
 
@@ -365,14 +365,14 @@ class LlamaCpp(Format):
     def parse(self, document: Mapping[str, Any], fault: Fault) -> HeadList:
         entries = document["token_alignment_heads"]
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in cast("list[Any]", entries)):
-            raise fault("token_alignment_heads is no list of JSON objects")
+            raise fault("token_alignment_heads is not a list of JSON objects")
         listed: dict[Place, float] = {}
         for entry in cast("list[dict[str, Any]]", entries):
             place = _pair([entry.get("layer"), entry.get("head")], fault)
             listed[place] = _number(entry.get("ts"), fault, f"L{place[0]}H{place[1]}")
         counts: dict[str, Any] = {name: document.get(name) for name in ("num_layers", "num_heads")}
         if any(count is not None and (type(count) is not int or not 0 < count < 10**6) for count in counts.values()):
-            raise fault(f"{str(counts)[:80]} are no counts")
+            raise fault(f"{str(counts)[:80]} are not counts")
         return HeadList(listed, whole=False, kept=frozenset(listed), **counts)
 
     def make(self, split: Split) -> Made:
@@ -429,12 +429,12 @@ def _description(entry: object, path: Path) -> Mapping[str, Any]:
 def _number(value: object, fault: Fault, of: str) -> float:
     """A number that float64 holds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
-        raise fault(f"{of} has a score that is no finite number")
+        raise fault(f"{of} has a score that is not a finite number")
     return float(value)
 
 
 def _pair(pair: object, fault: Fault) -> Place:
     entries = cast("list[Any]", pair) if isinstance(pair, list) else []
     if len(entries) != 2 or any(type(entry) is not int or not 0 <= entry < 10**6 for entry in entries):
-        raise fault(f"{str(pair)[:40]} is no layer and head")
+        raise fault(f"{str(pair)[:40]} is not a layer and head")
     return entries[0], entries[1]

@@ -41,7 +41,7 @@ def read_heads(
     the largest scores (of equal ones the lower layer, then the lower index), or `threshold` the score from which one
     is kept. A list that `export` wrote says how many were. The other formats name heads, and take neither.
 
-    `join`: how the scores of a group's query heads become one, "maximum" (also where nothing is said) or "mean". A
+    `join`: how the scores of a group's query heads become one, "maximum" (the default) or "mean". A
     group is kept where a list names any of its query heads. `notes` says all that was chosen, and whether the file
     names its weights: if so, their digest is compared; if not, `weights_hash` is "".
     Errors: FileAccessError for what is damaged, or none of the formats; ModelError for a list of another model;
@@ -229,7 +229,7 @@ def _chosen(
         raise HeadError(f"keep={keep} and threshold={threshold} both say which heads are kept: give one of them.")
     if threshold is not None:
         if not math.isfinite(threshold):
-            raise HeadError(f"threshold={threshold} is no finite number.")
+            raise HeadError(f"threshold={threshold} is not a finite number.")
         if not (reached := {head for head, score in scores.items() if score >= threshold}):
             low, high = min(scores.values()), max(scores.values())
             raise HeadError(f"threshold={threshold:g} is reached by no score of {path}: they are {low:g} to {high:g}.")

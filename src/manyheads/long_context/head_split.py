@@ -48,8 +48,8 @@ ChosenBy = Literal["effect", "needle_effect", "distant_mass", "needle", "file", 
 class HeadSplit(Plotted, Tabular, NotIterated):
     """Key/value heads of one model, divided into those that keep everything ("retrieval") and those that stream.
 
-    - `model`, `weights_hash`: of which model (`LoadedModel.weights_hash`); the hash is "" in a list of heads whose file
-      says nothing of it. `stack`: of which stack, "" in a decoder. `layers[i]` is layer i.
+    - `model`, `weights_hash`: the model's name and `LoadedModel.weights_hash`; the hash is "" in a list of heads whose
+      file does not state it. `stack`: the name of the stack, "" in a decoder. `layers[i]` is layer i.
     - `sink`, `recent`: how many first and last positions a streaming head keeps.
     - `by`: what chose the heads; `unit`: what a score is; `joined`: how the query heads of a group became one score:
       "group" where they were measured together, "none" where every query head has keys and values of its own.
@@ -120,7 +120,7 @@ class HeadSplit(Plotted, Tabular, NotIterated):
     def with_keep(self, keep: float) -> HeadSplit:
         """The same scores with another share of heads kept: the `keep` of them with the highest scores, at least one.
 
-        Of equal scores the earlier layer and head is kept. What was measured with the old share is left out of
+        Among equal scores, the earlier layer and head is kept. What was measured with the old share is left out of
         `evidence`, the curve over all shares stays. Errors: StatisticError for a share that is not above 0, up to 1.
         """
         require_share(keep)
@@ -238,7 +238,7 @@ class HeadSplit(Plotted, Tabular, NotIterated):
         """Read what `to_dict` gave. Errors: FileAccessError, naming what is missing, unknown or wrong."""
         document = dict(cast("Mapping[str, Any]", data)) if isinstance(data, Mapping) else {}
         if document.pop("kind", None) != KIND:
-            raise FileAccessError(f'{label} is no split of heads: it lacks "kind": "{KIND}".')
+            raise FileAccessError(f'{label} is not a split of heads: it lacks "kind": "{KIND}".')
         if (version := document.pop("format", None)) != FORMAT or isinstance(version, bool):
             raise FileAccessError(
                 f"{label} has format {version!r}, and {FORMAT} is the newest known: upgrade manyheads."
@@ -250,14 +250,14 @@ class HeadSplit(Plotted, Tabular, NotIterated):
             split = cls(**{**document, "layers": layers})
             texts = ("model", "weights_hash", "stack", "by", "unit", "joined")
             if wrong := [name for name in texts if not isinstance(getattr(split, name), str)]:
-                raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is no text")
+                raise ValueError(f"{wrong[0]}={getattr(split, wrong[0])!r} is not a text")
             notes = split.notes.items() if isinstance(split.notes, dict) else [(0, 0)]
             if not isinstance(split.evidence, dict) or not all(isinstance(text, str) for _, text in notes):
                 raise ValueError("its evidence and notes are not those of a split")
             for name, least in (("sink", 0), ("recent", 1)):
                 value = getattr(split, name)
                 if type(value) is not int or value < least:
-                    raise ValueError(f"{name}={value!r} is no number of positions, {least} or more")
+                    raise ValueError(f"{name}={value!r} is not a number of positions, {least} or more")
             if not any(layer.num_heads for layer in split.layers):
                 raise ValueError("no layer has a head")
         except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
@@ -315,6 +315,6 @@ def is_split(data: bytes) -> bool:
 
 
 def require_share(keep: float) -> None:
-    """Errors: StatisticError for what is no share of heads."""
+    """Errors: StatisticError for what is not a share of heads."""
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0 < keep <= 1:
-        raise StatisticError(f"keep={keep!r} is no share of key/value heads to keep: give one above 0, up to 1.")
+        raise StatisticError(f"keep={keep!r} is not a share of key/value heads to keep: give one above 0, up to 1.")

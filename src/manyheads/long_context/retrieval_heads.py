@@ -107,9 +107,9 @@ def split_heads(
       where there is no tokenizer) are hidden in the texts of each half; None: two for each of its texts, up to 8.
     - `context`: tokens for which the saved cache is counted; None: all positions of the model.
     - `batch`: texts for which it is counted.
-    - `random`: how many random splits of as many heads are set beside it.
-    - `random_curve`: whether they are at every share of the curve too.
-    - `shares`: how many shares the curve has, evenly spread between 0 and 1: of 3 these are 0.25, 0.5 and 0.75.
+    - `random`: how many random splits with the same number of heads it is compared with.
+    - `random_curve`: whether this is done at every share of the curve.
+    - `shares`: how many shares the curve has, evenly spread between 0 and 1: 3 gives 0.25, 0.5 and 0.75.
     - `seed`: draws these.
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how much is done, and of how much.
@@ -134,11 +134,10 @@ def split_heads(
       `random_curve`), and `recall` as one number.
 
     Cost: by effect, about (L + 1) / 2 forward passes over the first half for the groups of one layer, in a model of L
-    layers, and by needle effect as many over that half's needles; then `shares` + `random` passes over the other half
-    and its needles, of the rows behind `sink + recent` and of the layers from a split's first streaming one on
-    (`notes["passes"]`). A text's logits are held whole. Errors: StatisticError, TextError, ModelError, PlanError,
-    EngineError.
-    Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024, Retrieval heads.
+    layers, and by needle effect the same number over that half's needles; then `shares` + `random` passes over the
+    other half and its needles, of the rows behind `sink + recent` and of the layers from a split's first streaming one
+    on (`notes["passes"]`). A text's logits are held whole. Errors: StatisticError, TextError, ModelError, PlanError,
+    EngineError. Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024, Retrieval heads.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
     stack = _stack_of(lm)
@@ -427,7 +426,7 @@ def _halves(
 
 
 def _stack_of(lm: LoadedModel) -> str:
-    """The stack whose heads are split. Errors: ModelError for what is no decoder; StatisticError for no loss."""
+    """The stack whose heads are split. Errors: ModelError for what is not a decoder; StatisticError for no loss."""
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "split_heads")
     if any(site.stack == CROSS for site in lm.spec.sites):

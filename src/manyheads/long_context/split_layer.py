@@ -163,7 +163,7 @@ def layer_in(entry: Mapping[str, Any], number: int) -> SplitLayer:
     if any(type(keeps) is not bool for keeps in layer.kept):
         raise ValueError(f"layer {number}: kept={layer.kept} are not true or false")
     if any(type(score) not in (int, float) or not math.isfinite(score) for score in layer.scores + layer.query_scores):
-        raise ValueError(f"layer {number}: a score is no finite number")
+        raise ValueError(f"layer {number}: a score is not a finite number")
     return layer
 
 
@@ -219,7 +219,7 @@ def table_of(split: Split, values: Iterable[Sequence[float]], format: str, noun:
     counts = sorted({len(row) for row in rows} - {0})
     if len(counts) != 1:
         raise HeadError(
-            f"a list for {format} has as many {noun} in every layer, and layers of {split.model} have "
+            f"a list for {format} has the same number of {noun} in every layer, and layers of {split.model} have "
             f"{' or '.join(map(str, counts))}: export to minference, vllm-hook or llama.cpp, which name each head."
         )
     return np.array([row or [absent] * counts[0] for row in rows], dtype=np.float64)
@@ -244,7 +244,7 @@ def json_in(data: bytes, path: str | os.PathLike[str], meant: str = "") -> objec
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FileAccessError(f"{path} is no JSON{f', {meant}' if meant else ''}: {error}.") from error
+        raise FileAccessError(f"{path} is not JSON{f', {meant}' if meant else ''}: {error}.") from error
 
 
 def write_files(files: Mapping[Path, bytes], folder: Path | None = None) -> None:

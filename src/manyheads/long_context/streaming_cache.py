@@ -50,7 +50,8 @@ Position = TypeVar("Position", int, Tensor)
 
 @contextmanager
 def streaming(lm: LoadedModel, split: HeadSplit, *, growth: int = GROWTH) -> Iterator[Streaming]:
-    """In the block, and in this thread, `lm.model` streams as `split` says, and its caches hold what is still needed.
+    """In the block, and in this thread, `lm.model` streams as `split` says, and its caches hold only what is still
+    needed.
 
     `lm.model.generate(...)` and `lm.model(ids, use_cache=True)` make a cache of this kind where none is given; for a
     loop of one's own, `cache()` of the block's value makes one. Without a cache (`use_cache=False`) the streaming heads
@@ -67,7 +68,7 @@ def streaming(lm: LoadedModel, split: HeadSplit, *, growth: int = GROWTH) -> Ite
     """
     require_loaded(lm)
     if not isinstance(split, HeadSplit):
-        raise ModelError(f"{split!r} is no HeadSplit: mh.HeadSplit.open(path) reads one.")
+        raise ModelError(f"{split!r} is not a HeadSplit: mh.HeadSplit.open(path) reads one.")
     whole("growth", growth, 1, ModelError, "how many positions a cache grows by, 1 or more")
     require_tappable(lm.model)
     require_all_heads(lm.model, lm.name, "a streaming cache")
@@ -98,7 +99,7 @@ def _places(lm: LoadedModel, split: HeadSplit) -> dict[str, tuple[int, int]]:
     """Path of each attention module that is served -> its number in the split, and in a cache. Errors: ModelError."""
     model, config = lm.model, getattr(lm.model, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
-        raise ModelError(f"{lm.name} is no transformers model, and a streaming cache is one of transformers.")
+        raise ModelError(f"{lm.name} is not a transformers model, and a streaming cache is one of transformers.")
     if getattr(config, "is_encoder_decoder", False) or split.stack:
         raise ModelError(f"{lm.name} is an encoder-decoder: a streaming cache is for decoders alone.")
     if (attention := private_names.attention_of(model)) not in FUNCTIONS:

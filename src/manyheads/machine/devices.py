@@ -108,7 +108,7 @@ def free_bytes(device: torch.device) -> int | None:
 class PeakMemory:
     """The most memory that was taken since this was made: on an accelerator by torch, on a CPU by this whole process.
 
-    Its measure is the system's own, which begins anew with each of these (Linux).
+    Its measure is the system's own, which starts again with each of these (Linux).
     """
 
     def __init__(self, device: torch.device) -> None:

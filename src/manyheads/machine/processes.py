@@ -43,7 +43,7 @@ class Ranks:
     device: str = "cpu"
 
     def first(self, compute: Callable[[], bytes]) -> bytes:
-        """What process 0 computes, everywhere. Its errors are raised everywhere."""
+        """Compute on process 0, and return its result on every process. Its errors are raised everywhere."""
         if self.group is None:
             return compute()
         data = None
@@ -207,7 +207,7 @@ def torchrun() -> Generator[tuple[int, int]]:
 
 GO_ON = (
     "Start the same command again, with all its processes: with --resume FOLDER (resume=) it goes on with what is on "
-    "the disk, without it begins anew."
+    "the disk, without it starts again."
 )
 
 

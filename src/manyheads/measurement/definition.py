@@ -35,7 +35,7 @@ def check_definition(lm: LoadedModel, statistic: Statistic, given: InputsLike) -
     """How far a statistic is from its `definition` at most, over every head and text.
 
     - `lm`: a loaded model.
-    - `statistic`: of one's own, with a `definition`: a function that gets what its arguments name, and returns the
+    - `statistic`: your own, with a `definition`: a function that gets what its arguments name, and returns the
       value of one head on one text, NaN where the text has no case of it. `weights` [q k] is the head's whole map,
       float64; `visible` [q k] what rows may see; `pieces` the text's tokens; `value_norms` [k] how much each key moves
       the stream (for a statistic that asks for "values").

@@ -116,7 +116,8 @@ def statistics_of(
     bias: Tensor | None = None,
     lengths: Sequence[int] | None = None,
 ) -> HeadTable:
-    """The statistics of every head from q and k alone: of another library's hooks, an engine's dump, a module of yours.
+    """The statistics of every head from q and k alone: from another library's hooks, an engine's dump, or your own
+    module.
 
         table = mh.statistics_of(q, k)                            # one layer: q [b, h, n, d], k [b, g, n, d]
         table = mh.statistics_of([q0, q1], [k0, k1], [lse0, lse1])   # two layers, whose kernels gave their lse
@@ -130,7 +131,7 @@ def statistics_of(
     - `softcap`: as in `attend`.
     - `sinks`: a logit for each head, as in `attend`.
     - `bias`: as in `attend`.
-    - `lengths`: of each text; its positions are the first ones. All by default.
+    - `lengths`: the length of each text; its positions are the first ones. All by default.
 
     Statistics of words or of the model's weights are left out, and named in the notes.
     Cost: one pass over the tiles of each layer; O(tile) memory. Errors: ShapeError, RecordingError for an lse that is

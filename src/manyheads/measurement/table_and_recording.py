@@ -65,7 +65,7 @@ def study(
     - sinks: those of an earlier table; without them they are found on some of the texts.
     - kinds: whether to count what each kind of token receives.
     - beside: what else watches the batches.
-    - following: is told what the model writes next.
+    - following: called with what the model writes next.
     - progress: called with the tokens read so far, and those in all.
 
     Cost: one forward pass, and one pass over the maps' tiles. Errors: as of `measure` and `record`.

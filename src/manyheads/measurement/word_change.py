@@ -266,7 +266,7 @@ def _words_and_unit(recording: Recording, place: int) -> tuple[Words, Unit]:
     unit = next((unit for unit in words.units() if place in unit.tokens), None)
     if unit is None or unit.word < 0:
         name = f"token {place}" if unit is None else f"“{readable(recording.tokens)[place]}”"
-        raise TextError(f"{name} is no word of this text, so it cannot be changed: choose a word.")
+        raise TextError(f"{name} is not a word of this text, so it cannot be changed: choose a word.")
     return words, unit
 
 

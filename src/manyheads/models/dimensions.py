@@ -155,9 +155,7 @@ def describe_model(model: nn.Module) -> Architecture:
     """
     config = getattr(model, "config", None)
     if config is None:
-        raise ModelError(
-            f"this {type(model).__name__} has no config, so there is no telling its attention. Describe it."
-        )
+        raise ModelError(f"this {type(model).__name__} has no config, so its attention is unknown. Describe it.")
     text = config.get_text_config(decoder=True)
     inside, outside, faults = _placed(model, text)
     states, why = _cache(model, len(inside))

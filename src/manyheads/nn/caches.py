@@ -45,7 +45,7 @@ class KVCache:
     """
 
     def __init__(self, kind: Kind = "growing", size: int | None = None, *, dtype: torch.dtype | None = None) -> None:
-        one_of("kind", kind, KINDS, ShapeError, "is no kind of cache")
+        one_of("kind", kind, KINDS, ShapeError, "is not a kind of cache")
         if (kind in ("static", "sliding")) != (size is not None):
             raise ShapeError(f"{kind=} with {size=}: static and sliding caches take a size of 1 or more, others none.")
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
@@ -198,7 +198,7 @@ class KVCache:
             raise ShapeError("this cross cache holds another text's keys: leave key out, or reset() the cache first.")
 
     def remember(self, source: Tensor) -> None:
-        """Which text a cross cache holds: not the text itself, which may go."""
+        """Remember which text a cross cache holds, without keeping the text itself."""
         if self.kind == "cross":
             self._source = weakref.ref(source)
 

@@ -51,7 +51,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         _check(embed_dim, hidden_dim, dropout)
-        one_of("activation", activation, ACTIVATIONS, ShapeError, "is no activation here")
+        one_of("activation", activation, ACTIVATIONS, ShapeError, "is not an activation here")
         self.embed_dim, self.hidden_dim = embed_dim, hidden_dim or WIDENING * embed_dim
         self.activation: Activation = activation
         self.dropout = dropout
@@ -117,9 +117,9 @@ def gated_width(embed_dim: int, multiple_of: int = 8) -> int:
 def _check(embed_dim: int, hidden_dim: int | None, dropout: float) -> None:
     for name, value in {"embed_dim": embed_dim, "hidden_dim": hidden_dim}.items():
         if value is not None and value < 1:
-            raise ShapeError(f"{name}={value} is no width: use 1 or more.")
+            raise ShapeError(f"{name}={value} is not a width: use 1 or more.")
     if not 0 <= dropout < 1:
-        raise ShapeError(f"{dropout=} is no share to drop: use 0 up to, not including, 1.")
+        raise ShapeError(f"{dropout=} is not a share to drop: use 0 up to, not including, 1.")
 
 
 def _check_width(x: Tensor, embed_dim: int) -> None:

@@ -35,7 +35,7 @@ class HeadParallel(ParallelStyle):
     The layer may have any option; a fused projection becomes three (`qkv_proj.q`, `.k`, `.v`). A `KVCache` then holds
     this process's heads; `dump_state` gathers all, if every process calls it. Injected projections are `nn.Linear`.
     Dropout falls by each process's own random numbers. Errors: ShapeError where heads, or more than one key/value head,
-    are no multiple of the number of processes; for another module, mesh, or projection; and for a second time.
+    are not a multiple of the number of processes; for another module, mesh, or projection; and for a second time.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:

@@ -51,12 +51,12 @@ class MultiHeadAttention(nn.Module):
 
     Parts. Order: projection, qk_norm, rope, scale, softcap, then ALiBi, relative bias and float masks, then what hides.
 
-    - `dropout`: of the weights, in training only.
-    - `bias`: of all four projections.
-    - `q_bias`: of the queries' projection; None: `bias`.
-    - `k_bias`: of the keys' projection; None: `bias`.
-    - `v_bias`: of the values' projection; None: `bias`.
-    - `out_bias`: of the output projection; None: `bias`.
+    - `dropout`: share of the weights that is dropped, in training only.
+    - `bias`: whether all four projections have one.
+    - `q_bias`: whether the queries' projection has one; None: as `bias`.
+    - `k_bias`: the same for keys.
+    - `v_bias`: the same for values.
+    - `out_bias`: the same for the output projection.
     - `add_bias_kv`: one more, learned, key that every row sees.
     - `add_zero_attn`: one more key of zeros that every row sees.
     - `qk_norm`: RMSNorm over each head's q and k.
@@ -66,7 +66,7 @@ class MultiHeadAttention(nn.Module):
     - `relative_bias`: T5's table of biases.
     - `sinks`: one learned logit a head in every denominator.
     - `softcap`: softcap * tanh(scores / softcap).
-    - `scale`: of the scores, one number or one a head; None: `1 / sqrt(head_dim)`.
+    - `scale`: what scores are multiplied by, one number or one a head; None: `1 / sqrt(head_dim)`.
     - `head_scale`: a learned factor on each head's output.
 
     Who sees what. Queries are the last of the keys' positions, so that with a cache new tokens follow the old. Rows

@@ -90,7 +90,7 @@ OPTIONS = {
         Option("0/1 mask", "`attn_mask=`", "integers; 1 shows", "transformers", "attn_mask"),
         Option("float mask", "`attn_mask=`", "floats added to the scores", TORCH, "attn_mask"),
         Option("mask by head", "`attn_mask=`", "one mask a text and head", TORCH, "attn_mask"),
-        Option("key padding", "`key_padding_mask=`", "keys of a text that nobody sees", TORCH),
+        Option("key padding", "`key_padding_mask=`", "keys of a text that no query sees", TORCH),
         Option("weights", "`need_weights=True`", "the map, averaged over heads", TORCH),
         Option("weights by head", "`average_attn_weights=False`", "the map of every head", TORCH),
         Option("some heads' weights", "`weight_heads=`", "the map of chosen heads; no other is formed", "manyheads"),
@@ -358,7 +358,7 @@ class View:
         return visible[None, None] if self.visible is None else visible & self.visible
 
     def mask(self, num_texts: int, device: torch.device) -> Mask:
-        """The same as runs of keys, for `attend`, records and the tap; dense only where the rows are no runs."""
+        """The same as runs of keys, for `attend`, records and the tap; dense only where the rows are not runs."""
         if self.visible is None and not self.extra:
             if not self.by_position:
                 return Mask.full(self.num_queries, self.num_keys)

@@ -245,7 +245,7 @@ def rotate(
 
 @dataclass(frozen=True)
 class RelativeBias:
-    """T5's relative positions: of `num_buckets` classes of distances, half hold one distance each, the others grow in
+    """T5's relative positions. Half of the `num_buckets` classes hold one distance each; the others grow in
     width up to `max_distance`, past which all is one class. Where a layer is not causal, half lie ahead, half behind.
     """
 

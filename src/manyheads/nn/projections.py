@@ -93,10 +93,11 @@ def read_sizes(options: Mapping[str, Any]) -> Sizes:
 def _check_options(options: Mapping[str, Any]) -> None:
     dtype = options.get("dtype")
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ShapeError(f"{dtype=} is no dtype for weights: use torch.float32, bfloat16, float16 or float64.")
+        raise ShapeError(f"{dtype=} is not a dtype for weights: use torch.float32, bfloat16, float16 or float64.")
     if isinstance(options["num_kv_heads"], float):
         raise ShapeError(
-            f"num_kv_heads={options['num_kv_heads']} is no count: where nn.MultiheadAttention has dropout third, here "
+            f"num_kv_heads={options['num_kv_heads']} is not a count: where nn.MultiheadAttention has "
+            f"dropout third, here "
             f"stands num_kv_heads. Write dropout={options['num_kv_heads']}."
         )
     for name in ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kdim", "vdim", "window"):
@@ -104,10 +105,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
         if value is None and name not in ("embed_dim", "num_heads"):
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ShapeError(f"{name}={value!r} is no count: use a whole number, 1 or more.")
+            raise ShapeError(f"{name}={value!r} is not a count: use a whole number, 1 or more.")
     dropout, softcap, scale = options["dropout"], options["softcap"], options["scale"]
     if not 0 <= dropout < 1:
-        raise ShapeError(f"{dropout=} is no share of the weights to drop: use 0 up to, not including, 1.")
+        raise ShapeError(f"{dropout=} is not a share of the weights to drop: use 0 up to, not including, 1.")
     if dropout and options["attend"] is not None:
         raise ShapeError(
             f"{dropout=} with attend=: an injected attend takes no dropout. Use dropout=0.0, or leave attend out."

@@ -63,7 +63,7 @@ def load_state(layer: MultiHeadAttention, state: Mapping[str, Tensor], family: s
 def dump_state(layer: MultiHeadAttention, family: str, prefix: str = "") -> Tensors:
     """The layer's numbers under a family's names: what its own `load_state_dict` takes. Copies.
 
-    Of a layer that `HeadParallel` has divided, all heads': every process must call this.
+    If `HeadParallel` has divided the layer, all heads are included: every process must call this.
     Errors: ShapeError for a layer with a part that the family has no name for.
     """
     plain: Tensors = {}
@@ -277,7 +277,7 @@ _FAMILY_OF = {
 
 def _family(name: str) -> Family:
     if name not in FAMILIES:
-        raise ShapeError(f"{name!r} is no family of state dicts here: use one of {', '.join(FAMILIES)}.")
+        raise ShapeError(f"{name!r} is not a family of state dicts here: use one of {', '.join(FAMILIES)}.")
     return FAMILIES[name]
 
 
@@ -291,7 +291,9 @@ def layer_from_config(config: Any, layer: int = 0, **options: Any) -> tuple[Mult
     """
     kind = getattr(config, "model_type", type(config).__name__)
     if kind not in _FAMILY_OF:
-        raise ShapeError(f"{kind!r} is no config that a layer can be built from: use one of {', '.join(_FAMILY_OF)}.")
+        raise ShapeError(
+            f"{kind!r} is not a config that a layer can be built from: use one of {', '.join(_FAMILY_OF)}."
+        )
     heads, width = config.num_attention_heads, config.hidden_size
     if _FAMILY_OF[kind] == "llama":
         head_dim = getattr(config, "head_dim", None) or width // heads

@@ -159,14 +159,15 @@ class LayerRecord(Shown):
         - `text`: which text, from 0.
         - `how`: how pieces of a word become one number, as in `words.merge`.
         - `words`: `Words.of(layer.tokens)`, or the name of a way to find them.
-        - `key_words`: of cross-attention: the words of the text that it looks at.
+        - `key_words`: for cross-attention, the words of the text that it looks at.
         - `queries`: a slice of the units that are left.
         - `keys`: a slice of the units that are left.
         - `drop`: as in `Words.units`: what is dropped is left out of the merged map, and the other weights stay as they
           are.
 
         Cost: O(pieces * pieces * d) time for the window's pieces (for "max", every key), the answer's memory.
-        Errors: WindowError above 1 GB, RecordingError for keys that are no text, TextError, ShapeError, StatisticError.
+        Errors: WindowError above 1 GB, RecordingError for keys that are not text, TextError, ShapeError,
+        StatisticError.
         """
         text = self._text(text)
         row_words = words_of_text(words, self.tokens, text, self.num_queries(text), "words=")
@@ -176,7 +177,7 @@ class LayerRecord(Shown):
         elif self.crosses:
             raise RecordingError(
                 f"{self.site.module} looks at another text, whose words this layer does not know: give them as "
-                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are no text (an image, "
+                f"key_words=Words.of(tokens), with the tokens its keys come from. If they are not text (an image, "
                 f"sound), use weights()."
             )
         elif key_words is not None:

@@ -61,7 +61,7 @@ class PerHeadResult(Tabular, NotIterated):
         object. Errors: HeadError."""
         if type(self).__iter__ is not NotIterated.__iter__:
             return np.array([*self], dtype)
-        raise HeadError(f"{type(self).__name__} is no array: to_pandas() has its numbers, a row for each head.")
+        raise HeadError(f"{type(self).__name__} is not an array: to_pandas() has its numbers, a row for each head.")
 
     def head_columns(self) -> dict[str, list[str] | list[int]]:
         """The columns with which every table of heads begins: the name, then stack, layer and index."""
@@ -80,7 +80,7 @@ class PerHeadResult(Tabular, NotIterated):
         """The result as a matplotlib figure: the one of its own, where it has one, or a grid of layers and heads.
 
         `column`: of the grid's numbers, a column of `to_pandas`; None: the result's own figure, or its first column of
-        numbers. `.savefig("grid.svg")` writes it. Errors: StatisticError for what is no column of numbers.
+        numbers. `.savefig("grid.svg")` writes it. Errors: StatisticError for what is not a column of numbers.
         """
         return figure_of(self, column=column)
 

@@ -98,8 +98,8 @@ class Recording(NotIterated):
     def numbering(self) -> str:
         """A sentence where layers are counted in the order of their first calls, and not as the model numbers them.
 
-        Of recordings of an earlier manyheads alone; "" for every other one, also where a block that is called again
-        has moved later numbers (`manyheads.spec.layer_number`): `layer.site.module` is the module.
+        Only for recordings made by an earlier manyheads; "" for every other one, also where a block that is called
+        again has moved later numbers (`manyheads.spec.layer_number`): `layer.site.module` is the module.
         """
         return counted_layers([site for layers in self.stacks.values() for site in layers.sites])
 
@@ -170,7 +170,7 @@ class Recording(NotIterated):
 
         Words, not tokens: the pieces of `key` are summed, those of `query` averaged. Where the text has a word several
         times, say which: "it#2" is the second. One word alone gives each head's strongest other word: where `query`
-        looks, or who looks at `key`; marks and special tokens are no candidates. Every stack takes part in which both
+        looks, or who looks at `key`; marks and special tokens are not candidates. Every stack takes part in which both
         words are; cross-attention reads `query` from its own text and `key` from the one that it looks at.
         Cost: the rows and columns of these words. No map is made. One text is one case, and no evidence for a role.
         Errors: TextError for a word that is not there, not said which, or that no head can see from the other one.
@@ -270,8 +270,8 @@ class Recording(NotIterated):
 def open_recording(path: str | os.PathLike[str]) -> Recording:
     """The recording in a file. A layer's tensors are read when `rec.layers[i]` is asked for, not before.
 
-    Layers are kept while somebody holds them, and the last few after that. Cost: the header's and the tokens' size.
-    Errors: FileAccessError for a file that cannot be had; RecordingError for one that is no recording, damaged, cut
+    Layers are kept while your program holds them, and the last few after that. Cost: the header's and the tokens' size.
+    Errors: FileAccessError for a file that cannot be had; RecordingError for one that is not a recording, damaged, cut
     off, or written by a newer version. Damage inside a layer is found, and raised, when that layer is read.
     """
     return Recording(*read_recording(path))
@@ -282,7 +282,7 @@ def _reopened(path: str, checksum: str, provenance: Mapping[str, object]) -> Rec
     recording = open_recording(path)
     if recording._file is None or recording._file.checksum != checksum:
         raise RecordingError(
-            f"{path} holds another recording than the one that was pickled by this path: open it anew, or pickle "
+            f"{path} holds another recording than the one that was pickled by this path: open it again, or pickle "
             f"a recording in memory."
         )
     return replace(recording, provenance=provenance)

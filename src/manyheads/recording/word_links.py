@@ -139,7 +139,7 @@ def heads_linking(
         for layer in layers:
             is_of_text = layer.site.stack == CROSS and tokens.pieces and tokens.longest == layer.k.shape[2]
             if layer.crosses and not is_of_text:
-                lacking[stack] = "what it looks at is no text."
+                lacking[stack] = "what it looks at is not a text."
                 break
             key_tokens = tokens if layer.crosses else layer.tokens
             rows, columns = (words_of.setdefault(id(x), Words.of(x)) for x in (layer.tokens, key_tokens))
@@ -288,8 +288,8 @@ def telling_link(recording_layers: Iterable[LayerRecord], text: int = 0) -> Head
 
     What tells: weight beyond what the head gives elsewhere in the text, to words as far away and to that word, times
     log2 of the distance in words, as a neighbour is a likely target of any head. It is at least twice the link's
-    chance. Marks and special tokens are no words here. The first word of a causal model is no target: it is where heads
-    look that look at nothing. Cost: O(words^2) for each head.
+    chance. Marks and special tokens are not words here. The first word of a causal model is not a target: it is where
+    heads look that look at nothing. Cost: O(words^2) for each head.
     """
     search, words_of = TellingSearch(), dict[int, Words]()
     for layer in recording_layers:
@@ -392,7 +392,7 @@ def _absent(name: str, units: Sequence[Unit]) -> str:
     spellings = list(dict.fromkeys(unit.text for unit in units if unit.word >= 0))
     parts = [name[begin:end] for begin, end in word_spans(name)]
     if not parts:
-        return f"{name!r} is no word: give one word of the text."
+        return f"{name!r} is not a word: give one word of the text."
     by_case: dict[str, list[str]] = {}
     for spelling in spellings:
         by_case.setdefault(spelling.casefold(), []).append(spelling)

@@ -83,7 +83,9 @@ def attend(
     scores = scale * np.einsum("bhqd,bhkd->bhqk", q, k, optimize=True)
     if softcap is not None:
         if not softcap > 0:
-            raise ShapeError(f"{softcap=} is no cap: it squeezes scores into (-softcap, softcap). Use None for no cap.")
+            raise ShapeError(
+                f"{softcap=} is not a cap: it squeezes scores into (-softcap, softcap). Use None for no cap."
+            )
         scores = softcap * np.tanh(scores / softcap)
     if bias is not None:
         scores = scores + broadcast("bias", bias, shape)

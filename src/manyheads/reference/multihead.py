@@ -161,7 +161,7 @@ def initialise(
     m x d_k ("naive": sqrt(2 / (m + d_k))) or the square one it is a slice of (the others: sqrt(2 / (2 m))).
     Raises ShapeError where the heads do not divide the width. Source: Glorot and Bengio 2010, equation 12.
     """
-    one_of("layout", layout, LAYOUTS, ShapeError, "is no layout of the weights")
+    one_of("layout", layout, LAYOUTS, ShapeError, "is not a layout of the weights")
     if num_heads < 1 or embed_dim % num_heads:
         raise ShapeError(
             f"{embed_dim=} is not a multiple of {num_heads=}: every head gets an equal share of the model's width. "

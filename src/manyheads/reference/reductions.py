@@ -124,7 +124,7 @@ def pooled(
 
     Position i of n lies in block `i * p // n`, p = min(size, n): a text shorter than `size` fills the first p only.
     """
-    one_of("how", how, HOW, ShapeError, "is no way to pool a block's cells")
+    one_of("how", how, HOW, ShapeError, "is not a way to pool a block's cells")
     visible = np.broadcast_to(visible, weights.shape)
     of_rows, of_keys = (places(length) * min(size, length) // max(length, 1) for length in weights.shape[1:])
     out = np.full((len(weights), size, size), np.nan)

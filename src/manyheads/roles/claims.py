@@ -70,9 +70,9 @@ GUESSES = {  # fixed ones, which know nothing of the sentence
 class Claim:
     """One head asked one question; all figures are of the reporting half.
 
-    `score` lets special tokens win; `given` leaves them out: of a mass what it is of what does not go to the sinks, of
-    an accuracy the same among words. `norm` is the score by weight x value norm. `chance` is the highest chance level
-    (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it, `over_low` to
+    `score` lets special tokens win; `given` leaves them out: for a mass, its share of what does not go to the sinks;
+    for an accuracy, the same among words. `norm` is the score by weight x value norm. `chance` is the highest chance
+    level (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it, `over_low` to
     `over_high` that of how far it is above that chance on the same texts (narrower than the two apart: both are high
     where texts are easy). `num_texts`: how many texts hold the cases, `effective_texts`: how many of equal length these
     are worth. `baselines` are what fixed guesses get, `beyond` what else is known (the score where those fail). None:

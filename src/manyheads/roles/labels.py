@@ -49,8 +49,8 @@ NO_EFFECT = f"{NOT_EFFECT}: a role says {ONLY_READS} (manyheads ablate)"
 class Evidence:
     """Why a head has its label. Shares are 0 to 1; all figures are of the reporting half of the texts.
 
-    `chance` is the highest chance level; `low` and `high` the 95 % interval of `score` over texts. Of a mass, `given`
-    is the share of what does not go to a sink (None where that is not told apart). Of an accuracy, `score` and `given`
+    `chance` is the highest chance level; `low` and `high` the 95 % interval of `score` over texts. For a mass, `given`
+    is the share of what does not go to a sink (None where that is not told apart). For an accuracy, `score` and `given`
     are among words, and `words` says what is left where special tokens compete. `norm`: by weight x value norm.
     `q_value`: the share of false ones among all claims as sure as this. `words` says it in a sentence.
     """
@@ -83,7 +83,8 @@ class Evidence:
 
     @property
     def distance(self) -> float:
-        """How far the score is from its chance level (`rules.distance`): of several labels the furthest is the surest.
+        """How far the score is from its chance level (`rules.distance`): among several labels the furthest is the
+        surest.
 
         0 of a broad head: its score is an entropy, which has no always.
         """

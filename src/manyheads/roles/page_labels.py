@@ -49,7 +49,7 @@ def label_page(lm: LoadedModel, *, progress: ShowProgress = None, remember: bool
 
 
 def remembered(path: Path) -> PageLabels | None:
-    """The labels of an earlier run; None where there are none, or the file is damaged: they are measured anew then."""
+    """The labels of an earlier run; None where there are none, or the file is damaged: they are measured again then."""
     if not path.is_file():
         return None
     try:

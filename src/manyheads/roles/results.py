@@ -132,7 +132,7 @@ class Roles(PerHeadResult):
         That score is the one above chance or, of an accuracy, above the best fixed guess. The figures are of the other
         half.
 
-        `role` is its name, its question, or a part of either that no other has. Of probes: `probes[name].top()`.
+        `role` is its name, its question, or a part of either that no other has. For probes: `probes[name].top()`.
         Errors: StatisticError for a role that was not asked for, and for a probe.
         """
         role = self.role_named(role)

@@ -1,6 +1,6 @@
 """Labels that come with the package: those of the bundled models, so that a first look costs no measuring.
 
-`python -m manyheads.roles.shipped [MODEL ...]` measures them anew, two minutes for 270 heads; a test holds what is
+`python -m manyheads.roles.shipped [MODEL ...]` measures them again, two minutes for 270 heads; a test holds what is
 there to what is measured (`make test-all`). They are a model's only if everything that they depend on is as it was: the
 weights and tables of angles byte for byte, their dtype, the config, the words of the tokenizer, the page of texts, the
 version of the rules.
@@ -26,7 +26,7 @@ from manyheads.models import BUNDLED, LoadedModel, load
 from manyheads.roles.labels import PageLabels, labels_from, labels_to_data, measured_page
 
 RULES = 2
-"""Raise it where labels of the same texts become others: those that are shipped are then measured anew."""
+"""Raise it where labels of the same texts become others: those that are shipped are then measured again."""
 
 
 def shipped_labels(lm: LoadedModel) -> PageLabels | None:

@@ -238,7 +238,7 @@ class Sizing(Shown, Plotted, NotIterated):
 
         Counted are the weights, the cache as it is set aside, and `overhead`, the share of the memory that stays free
         for all else (activations, the runtime, fragments). What an encoder reads stays as long as it was asked for.
-        Raises ShapeError for what is no memory or no share, ModelError where the cache cannot be told.
+        Raises ShapeError for anything that is not a memory, or not a share, ModelError where the cache cannot be told.
         """
         checked_overhead(overhead)
         architecture, ask = self.served, self.ask
@@ -297,7 +297,7 @@ class Sizing(Shown, Plotted, NotIterated):
 
         What is divided, what each GPU holds whole and how blocks are counted: `manyheads.sizing.placement`. Raises
         ShapeError for GPUs that cannot be read, heads that do not divide over them, more stages than layers, heads that
-        stream, and what is no decoder; ModelError where the cache cannot be told.
+        stream, and what is not a decoder; ModelError where the cache cannot be told.
         """
         if self.ask.streaming is not None:
             raise ShapeError("streaming: what streams is counted for one memory, as in fits('80 GB'), not on GPUs.")
@@ -492,7 +492,7 @@ def allocated_numbers(architecture: Architecture, length: int, source: int) -> i
 def cache_scales(architecture: Architecture, length: int, source: int) -> int:
     """Scales that `KVCache(dtype=torch.int8)` sets aside for one text beside the numbers: one a key or value of a head.
 
-    None for latents, which are no cache of that class.
+    None for latents, which are not a cache of that class.
     """
     count = 0
     for attention in architecture.attention if architecture.generates else ():

@@ -229,7 +229,9 @@ def shards(architecture: Architecture, tensor: int, pipeline: int) -> list[Archi
     if why := architecture.why_untold("cache"):
         raise ModelError(f"what fits on GPUs cannot be told of {name}, for its cache cannot: {why}.")
     if not architecture.generates or architecture.has_source or any(layer.stack for layer in architecture.layers):
-        raise ShapeError(f"{name} is no decoder: GPUs are counted for models that write token by token, in one stack.")
+        raise ShapeError(
+            f"{name} is not a decoder: GPUs are counted for models that write token by token, in one stack."
+        )
     if pipeline > num_layers:
         raise ShapeError(f"{pipeline=}: {name} has {plural(num_layers, 'layer')}, and a stage has at least one.")
     if tensor > 1 and (why := architecture.why_untold("parts")):

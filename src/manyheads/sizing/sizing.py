@@ -63,7 +63,7 @@ def size(
         whole("num_kv_heads", num_kv_heads, 1, ShapeError)
         architecture = architecture.with_kv_heads(num_kv_heads)
         architecture = replace(architecture, because=(*architecture.because, f"with num_kv_heads={num_kv_heads}"))
-    one_of("dtype", dtype, (*DTYPES, PUBLISHED), ModelError, "is no dtype known here")
+    one_of("dtype", dtype, (*DTYPES, PUBLISHED), ModelError, "is not a dtype known here")
     stored = architecture.stored if dtype == PUBLISHED else None
     if dtype == PUBLISHED and stored is None:
         raise ModelError(
@@ -72,7 +72,7 @@ def size(
         )
     if cache_dtype is None:
         cache_dtype = dtype if stored is None else stored.form if stored.form in DTYPES else "bf16"
-    one_of("cache_dtype", cache_dtype, DTYPES, ModelError, "is no dtype known here")
+    one_of("cache_dtype", cache_dtype, DTYPES, ModelError, "is not a dtype known here")
     length, notes = _context(architecture, context)
     source_length = whole("source", source, 1, ShapeError) if source is not None else architecture.num_source or length
     if source is not None and not architecture.has_source:

@@ -152,7 +152,7 @@ class HeadTable(PerHeadResult):
         return pd.concat([frame, pd.DataFrame(self._of_half(None), columns=list(self.names))], axis=1)
 
     def statistic_rows(self) -> list[Json]:
-        """Of each statistic what it means, on what it rests, and every head's value and interval, as plain data."""
+        """For each statistic: what it means, what it rests on, and every head's value and interval, as plain data."""
         rows: list[Json] = []
         for statistic in self.statistics:
             columns = (self.column(statistic.name), *self.interval(statistic.name))

@@ -24,7 +24,7 @@ def listed(statistics: Iterable[Statistic] | None = None) -> list[dict[str, str]
 
 
 def rows() -> list[dict[str, str]]:
-    """The rows of the file anew, from the statistics themselves."""
+    """The rows of the file again, from the statistics themselves."""
     from manyheads.statistics import OF_SCORES, STATISTICS, Annotated, choose  # which import torch
 
     return listed(choose([*STATISTICS, *OF_SCORES, *Annotated(None).names]))

@@ -2,7 +2,7 @@
 
 Texts that people have annotated have more: a treebank's relations ("nsubj.to_governor.given") and its coreference
 ("coreference.mentions"). Which there are, the beginning of the texts tells; so these are chosen by name or pattern too,
-but are no part of "all".
+but are not part of "all".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OF_CROSS: dict[str, Statistic] = {statistic.name: statistic for statistic in ali
 """How a head aligns two texts: statistics of cross-attention alone."""
 
 OF_SCORES: dict[str, Statistic] = {statistic.name: statistic for statistic in logits()}
-"""Of scores before the softmax, which no map shows. By name alone: they are no part of "default" and "all"."""
+"""Of scores before the softmax, which no map shows. By name alone: they are not part of "default" and "all"."""
 
 OF_IMAGES: dict[str, Statistic] = {statistic.name: statistic for statistic in pictures()}
 """Where a head looks in the pictures of a text: where there are some, a part of "default" and "all"."""

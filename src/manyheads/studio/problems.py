@@ -45,7 +45,7 @@ MISFITS = {
     "literal_error": "is {came}, and takes {expected}",
     "union_tag_invalid": "has the {discriminator} {tag!r}, and takes one of {expected_tags}",
     "union_tag_not_found": "does not say its {discriminator}",
-    "json_invalid": "is no JSON: {error}",
+    "json_invalid": "is not JSON: {error}",
 }
 """The words for a value that does not fit, by pydantic's error type."""
 KINDS = {

@@ -275,7 +275,7 @@ def open_text(
 
 
 def open_recording(desk: StudioSession, recording: Recording) -> Opened:
-    """Add a recording that is in memory. Errors: RecordingError for one without layers."""
+    """Add a recording that is in memory. Errors: RecordingError for a recording without layers."""
     if not any(len(layers) for layers in recording.stacks.values()):
         raise RecordingError("this recording holds no attention layer: there is nothing to show.")
     texts = recording.tokens.texts

@@ -7,7 +7,7 @@ A bare module has no tokens, only lengths: statistics that need more say so inst
 
 `Gold` is what people have annotated in a text: its words, who depends on whom, and who is meant by which words.
 Treebanks come as this (`corpora`), and statistics of syntax and coreference read it off the tokens of a batch. A text
-without it is no error: it counts for every statistic that needs no gold.
+without it is not an error: it counts for every statistic that needs no gold.
 
 A vision-language model reads a picture among the tokens of a text. `ImageSpan` says which tokens those are and how they
 lie in the picture (`Tokens.images`); `Grid`, where the patches of any picture lie.
@@ -70,7 +70,7 @@ class Mention(NamedTuple):
 class Gold(NamedTuple):
     """One text's words in order, and its mentions in the order of their first words (the longer first of equals).
 
-    `has_syntax` and `has_coreference` say what was annotated: no mention in an annotated text is a finding, too.
+    `has_syntax` and `has_coreference` say what was annotated: an annotated text without a mention is a finding as well.
     """
 
     words: tuple[GoldWord, ...]
@@ -131,7 +131,7 @@ class Grid:
         return self.patches.start + row * self.columns + column
 
     def place(self, position: int) -> tuple[int, int] | None:
-        """The row and column of a position; None for one that is no patch. Errors: ShapeError."""
+        """The row and column of a position; None for one that is not a patch. Errors: ShapeError."""
         if not 0 <= position < self.num_positions:
             raise ShapeError(f"{position=} is not in this grid: it has {self.num_positions}, counted from 0.")
         inside = position - self.patches.start
@@ -197,7 +197,7 @@ class Stretch(NamedTuple):
     """Where a window of a long text is from: the number of the given text, and its character that the window begins at.
 
     A token's offsets count from there: its characters in the given text are `begin + offset`. `seed` is the whole
-    text's (`text_seed`); 0 where the text is no window, or nobody kept it.
+    text's (`text_seed`); 0 where the text is not a window, or the seed was not kept.
     """
 
     text: int
@@ -270,7 +270,7 @@ class Tokens:
 
     @cached_property
     def sink(self) -> Bool[Tensor, "b k"]:
-        """The model's own sinks, where somebody has looked for them."""
+        """The model's own sinks, where they were searched for."""
         sinks = self.first if self.sinks.first else torch.zeros_like(self.real)
         if self.sinks.ids:
             sinks = sinks | torch.isin(self._named("ids"), torch.tensor(self.sinks.ids))

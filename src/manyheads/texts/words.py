@@ -279,7 +279,7 @@ class Words:
 
     @staticmethod
     def bytes_of(piece: str) -> str:
-        """A piece that is part of a character, as its bytes: of vocabularies of bytes, or that fall back to them.
+        """A piece that is part of a character, as its bytes: for vocabularies of bytes, or that fall back to them.
 
         >>> Words.bytes_of("âĢ"), Words.bytes_of("<0xE2>")
         ('\\\\xe2\\\\x80', '\\\\xe2')

@@ -149,7 +149,7 @@ def checked_actions(on_alert: Action | Sequence[Action] | None, rules: Sequence[
 
 def rules_with(limits: Mapping[str, float]) -> tuple[AlertRule, ...]:
     """The rules, with other limits by their names. Errors: StatisticError for a rule that there is not, PlanError for a
-    limit that is no number."""
+    limit that is not a number."""
     names = [rule.name for rule in RULES]
     if not isinstance(limits, Mapping):
         raise PlanError(f"limits={brief(repr(limits))}: give numbers by the alert's name, as {{'max_logit': 50}}.")

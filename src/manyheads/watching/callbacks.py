@@ -26,13 +26,13 @@ class HeadWatch(WatchCallback, TrainerCallback):
 
     Numbers over all heads and over each layer's go to whatever the Trainer reports to (W&B, TensorBoard, trackio ...)
     and into `trainer.state.log_history`, at each watched step; not to the terminal, which they would fill. Each head's
-    go to `out`, those of `log_heads` to the reporters, too, and `pictures` to TensorBoard, W&B and trackio. `every`,
+    go to `out`, those of `log_heads` also to the reporters, and `pictures` to TensorBoard, W&B and trackio. `every`,
     `statistics`, `rows`, `out`, `log_heads`, `pictures`, `on_alert`, `limits`, `unseen`: as in `watch`; an alert that
     is to stop the training ends it after that step, as `should_training_stop` does (`stopped_by` says why). `layers`:
     whether layers are logged, too. `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its `alpha`
     is 0.5).
 
-    `.watch` is the open watch. After an error in the training, `close()` (the next training does it, too).
+    `.watch` is the open watch. After an error in the training, `close()` (the next training also does this).
     """
 
     _trainer: Trainer | None = None  # whose reporters get the numbers

@@ -4,7 +4,7 @@
 are `step`, `stack`, `layer`, `head` (the index in its layer), then a float64 column for each statistic, NaN where there
 is none, and `loss`, the same in all rows of a step. `pandas.read_parquet("heads.parquet")` reads it while it grows.
 
-Every step that is added writes the newest part anew, with the steps that it had, beside its place, and moves it there
+Every step that is added writes the newest part again, with the steps that it had, beside its place, and moves it there
 at once. A part that has `PART_ROWS` rows stays as it is, and the next one begins. So parts need no merging, no row is
 ever in two of them, and whoever is killed loses the step being written and nothing else. Each part carries the facts of
 the run (model, sites, what the statistics mean) as JSON in its schema, under the key "manyheads".
@@ -171,7 +171,7 @@ def open_history(path: str | os.PathLike[str]) -> HeadCurves:
     """Read what a training wrote of its heads: a folder as `HeadHistory` writes it, or one .parquet file like it.
 
     The folder may grow meanwhile: what was written whole is read, and `refresh()` reads what came later.
-    Errors: FileAccessError where it cannot be read; RecordingError for what is no history, or a damaged one.
+    Errors: FileAccessError where it cannot be read; RecordingError for what is not a history, or a damaged one.
     """
     return _read(Path(path), None)
 
@@ -203,7 +203,7 @@ def _read(path: Path, earlier: HeadCurves | None) -> HeadCurves:
     for name, part in parts.items():
         if part.statistics != newest.statistics:
             raise RecordingError(
-                f"{path} is no history of one run: {name} holds {', '.join(part.statistics)}, and its newest part "
+                f"{path} is not a history of one run: {name} holds {', '.join(part.statistics)}, and its newest part "
                 f"{', '.join(newest.statistics)}."
             )
     columns = {head: column for column, head in enumerate(heads)}
@@ -219,7 +219,7 @@ def _read(path: Path, earlier: HeadCurves | None) -> HeadCurves:
         row += len(part.steps)
     if (np.diff(steps) <= 0).any():
         # Parts of a folder follow each other; one file may have been sorted by its owner, which `_read_part` undoes.
-        raise RecordingError(f"{path} is no history of one run: steps of one part are in another part, too.")
+        raise RecordingError(f"{path} is not a history of one run: steps of one part are also in another part.")
     loss = np.concatenate([part.loss for part in parts.values()])
     return HeadCurves(path, heads, newest.statistics, steps, values, loss, newest.facts, parts)
 
@@ -231,7 +231,7 @@ def _files(path: Path) -> list[Path]:
     names = sorted(name for name in os.listdir(path) if not name.startswith((".", "_")))
     if foreign := [name for name in names if not name.endswith(".parquet")]:
         raise RecordingError(
-            f"{path} is no history of heads: it holds {few(foreign, 3)}. Give the folder that a watched training "
+            f"{path} is not a history of heads: it holds {few(foreign, 3)}. Give the folder that a watched training "
             f"wrote, such as heads.parquet."
         )
     if not names:
@@ -240,7 +240,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
-    """Errors: OSError; RecordingError for what is no history."""
+    """Errors: OSError; RecordingError for what is not a history."""
     data = read_bytes(file)  # at once: the name may belong to a newer file in a moment
     try:
         parquet = pq.ParquetFile(io.BytesIO(data))
@@ -260,7 +260,7 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     lacking = [name for name in KEYS if name not in columns]
     if lacking:
         raise RecordingError(
-            f"{file} is no history of heads: it has no column {lacking[0]!r} "
+            f"{file} is not a history of heads: it has no column {lacking[0]!r} "
             f"(its columns: {few(columns, 3)}). One has step, stack, layer, head and a column a statistic."
         )
     statistics = tuple(
@@ -296,9 +296,9 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
         rows = np.stack([table[name].cast(pa.float64()).to_numpy() for name in statistics], -1)
         losses = table[LOSS].cast(pa.float64()).to_numpy() if LOSS in columns else np.full(len(rows), np.nan)
     except (pa.ArrowException, OSError, ValueError, TypeError, HeadError) as error:
-        raise RecordingError(f"{file} is no history of heads: {first_line(error).rstrip('.')}.") from error
+        raise RecordingError(f"{file} is not a history of heads: {first_line(error).rstrip('.')}.") from error
     if len(rows) > len(np.unique(row * len(heads) + column)):
-        raise RecordingError(f"{file} is no history of heads: it has two rows for the same head and step.")
+        raise RecordingError(f"{file} is not a history of heads: it has two rows for the same head and step.")
     _require_dense(8 * len(steps) * len(heads) * len(statistics), claimed, file)
     values = np.full((len(steps), len(heads), len(statistics)), np.nan)
     values[row, column] = rows
@@ -311,7 +311,7 @@ def _require_dense(size: int, stored: int, file: Path) -> None:
     """Errors: RecordingError where `stored` bytes would become `size` in memory, and are nearly all repeats or gaps."""
     if size > max(SPARSE_BYTES, SPARSE * stored):
         raise RecordingError(
-            f"{file} is no history of heads: it would take {size / 1e9:.1f} GB in memory, of which nearly all is "
+            f"{file} is not a history of heads: it would take {size / 1e9:.1f} GB in memory, of which nearly all is "
             f"repeats or gaps. A history has a row for each head at each watched step."
         )
 
@@ -325,7 +325,7 @@ class HeadHistory:
     `heads` and `statistics` name the rows and columns of what `append` takes. `facts` are kept with it, as JSON
     (`HeadCurves.facts` lists them). A folder of the same run is continued: `last_step` is the last one in it. Two
     writings belong to the same run where `heads`, `statistics` and the facts "run", "model", "kind" and "sites" are
-    equal. Only a run that has a name ("run" is not None) may begin anew in its own folder.
+    equal. Only a run that has a name ("run" is not None) may start again in its own folder.
 
     Whoever is killed at any moment loses the step being written; so does a power cut, which may cost the newest part.
     Cost: some 2 ms for 1,000 rows, up to 30 ms. Errors: FileAccessError where the folder cannot be written, is being

@@ -56,7 +56,7 @@ Logger = Writer | Run | ModuleType  # the module wandb or trackio has `log`, and
 
 
 def check_logger(logger: object) -> None:
-    """Errors: PlanError for what is no logger that is known here."""
+    """Errors: PlanError for what is not a logger that is known here."""
     if not isinstance(logger, Writer) and (not isinstance(logger, Run) or media_of(logger) is None):
         raise PlanError(
             f"logger={type(logger).__name__}: give TensorBoard's SummaryWriter, the module wandb or trackio, or what "

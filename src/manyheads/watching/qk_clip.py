@@ -99,8 +99,8 @@ class QKClip(Shown):
     each head follows the projections (OLMo 2, Cohere), that weight is scaled. Source: Kimi Team 2025, Algorithm 1, for
     MLA; other attention by the same rule.
 
-    What counts are forward passes with gradients; layers that gradient checkpointing runs again count once. Layers that
-    attend where nobody can see are not clipped (a warning names them). With DDP and FSDP2 every process must make a
+    What counts are forward passes with gradients; layers that gradient checkpointing runs again count once. Layers
+    whose attention cannot be seen are not clipped (a warning names them). With DDP and FSDP2 every process must make a
     clip and call `step()`: one all-reduce of all heads' maxima. 16-bit weights round: their heads stay within 1 % of
     `tau`, and a factor within 0.2 % of 1 may change nothing. An optimizer that keeps master weights of its own
     (DeepSpeed) writes these over the clip: `optimizer=` is checked for it. `method`: as in `watch`.
@@ -127,7 +127,8 @@ class QKClip(Shown):
         require_limit(tau)
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1:
             raise PlanError(
-                f"alpha={brief(repr(alpha))} is no share of the clip for q: give a number from 0 (all to k) to 1 (all "
+                f"alpha={brief(repr(alpha))} is not a share of the clip for q: give a number from 0 "
+                f"(all to k) to 1 (all "
                 f"to q)."
             )
         self.tau, self.alpha, self.last = float(tau), float(alpha), None
@@ -135,7 +136,8 @@ class QKClip(Shown):
         name = type(self.model).__name__
         if optimizer is not None and not hasattr(optimizer, "param_groups"):
             raise PlanError(
-                f"optimizer={brief(repr(optimizer))} is no optimizer: give the one that trains this {name}, or none."
+                f"optimizer={brief(repr(optimizer))} is not an optimizer: give the one that trains "
+                f"this {name}, or none."
             )
         for clipped in list(_CLIPPED):
             if self.model in {*clipped.modules()} or clipped in {*self.model.modules()}:
@@ -240,7 +242,7 @@ class QKClip(Shown):
         if path not in self._weights:
             if self._agreed:
                 raise ModelError(f"QKClip: {call.site}, module {path!r}, attends for the first time after a step, of "
-                                 f"which other processes may not know: make the clip anew.")  # fmt: skip
+                                 f"which other processes may not know: make the clip again.")  # fmt: skip
             weights = self._add(call.site, call.k)
             if weights.untried:
                 _refuse(call.site, weights.module, f"it is not known {weights.untried}, and it was {self._trial}")
@@ -434,7 +436,7 @@ class HeadRows:
     def parameter(self) -> nn.Parameter:
         # Looked up at each use: FSDP puts another in its place while the module runs.
         parameter = private_names.parameter_of(self.owner, self.name)
-        assert parameter is not None, "`require_own` refuses what is no parameter"
+        assert parameter is not None, "`require_own` refuses what is not a parameter"
         return parameter
 
     def scale(self, factors: Float64[Tensor, "all_heads"]) -> None:
@@ -515,9 +517,11 @@ class QueryKeyWeights:
 
 
 def require_limit(tau: float) -> None:
-    """Errors: PlanError for what is no limit for a score."""
+    """Errors: PlanError for what is not a limit for a score."""
     if isinstance(tau, bool) or not isinstance(tau, int | float) or not 0 < tau < math.inf:
-        raise PlanError(f"tau={brief(repr(tau))} is no limit for a score: give a number above 0, as 100.0 (Kimi K2).")
+        raise PlanError(
+            f"tau={brief(repr(tau))} is not a limit for a score: give a number above 0, as 100.0 (Kimi K2)."
+        )
 
 
 def split_factor(

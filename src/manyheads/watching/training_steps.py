@@ -536,8 +536,8 @@ def watch(
     - `step`: how many steps were done before, of a training that goes on.
     - `method`: the method whose calls are the training passes, of a module that is not called itself.
     - `logger`: TensorBoard's `SummaryWriter`, `wandb` or `trackio`: what `latest()` returns is logged by itself.
-    - `log_heads`: heads that are logged one by one, too, as `heads/L3H5/entropy`: ["L3H5"], "L3H0-5".
-      Heads that there are not are a HeadError of the first watched step.
+    - `log_heads`: heads that are also logged one by one, as `heads/L3H5/entropy`: ["L3H5"], "L3H0-5".
+      A head that the model does not have is a HeadError at the first watched step.
     - `pictures`: whether a histogram of all heads and a grid of them, a row a layer, are logged for each statistic.
     - `on_alert`: what to do where a head first crosses a limit: "stop" (`step()` raises AlertError), "clip" (hold max
       logits by `QKClip` from then on), "save" (the step's batch, as safetensors in `OUT.alerts/`), a function of the

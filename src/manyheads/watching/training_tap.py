@@ -47,13 +47,13 @@ class TrainingTap:
     """Shows `observe` the attention calls of the model's training passes while `wants_pass()`, until `close()`.
 
     `on_pass(args, kwargs)` is called before each such pass with the model's inputs, `on_output(output)` after each that
-    is no probe with what it returned. `because` says how calls are read.
+    is not a probe with what it returned. `because` says how calls are read.
     Whoever watches calls `next_step()` when a step is over. `method`: what is called for a pass, where that is not the
     model itself (Lightning calls `training_step`). `unseen`: "raise" ends the training at what cannot be read; "warn"
     goes on without it, and says so once.
     The guard checks each layer against the model's own output the first time that it is seen without dropout, and
     without NaN.
-    Errors: ModelError for what is no module, for replicas (`nn.DataParallel`), and, in the forward pass, for a model
+    Errors: ModelError for what is not a module, for replicas (`nn.DataParallel`), and, in the forward pass, for a model
     whose attention cannot be seen; GuardError in the forward pass that shows it.
     """
 

@@ -77,7 +77,7 @@ def test_a_lesson_in_german_is_printed_and_judged_and_another_says_that_it_is_en
     ran = run("learn", "one-head", "--language", "de", "--answer", "shifted-row", "bleiben, wie sie sind")
     assert ran.code == 0 and "Jeder von ihnen wird verändert: plus 10" in ran.out and "Right." in ran.out
     ran = run("learn", "masks", "--language", "de", "--run", "cross-attention", "--json")
-    assert ran.code == 0 and "lesson 'masks' is not there in 'de': this is the English one." in ran.err
+    assert ran.code == 0 and "lesson 'masks' is not available in 'de': this is the English one." in ran.err
     assert "Die Rechnung, Schritt für Schritt" in run("learn", "--language", "de").out
     assert_refused(run("learn", "one-head", "--language", "fr"), "use one of en, de")
 
@@ -215,7 +215,7 @@ def test_progress_of_an_older_version_is_read(run, state):
 
 def test_all_is_forgotten_when_it_is_meant(run, state):
     run("learn", "masks", "--answer", "causal-cells", "36")
-    assert_refused(run("learn", "--reset"), "add --yes where nobody can be asked")
+    assert_refused(run("learn", "--reset"), "add --yes if nobody can be asked")
     assert "1 of 6" in run("learn").out
     ran = run("learn", "--reset", "--yes")
     assert ran.code == 0 and "1 point forgotten" in ran.err and "1 of 6" not in run("learn").out
@@ -238,9 +238,9 @@ def test_a_home_that_cannot_be_written_is_one_sentence(run, monkeypatch, tmp_pat
     (("masks", "--run", "x"), "lesson 'masks' has no cell 'x'. It has: mask-at-work, masked-scores, "),
     (("masks", "--answer", "x", "1"), "lesson 'masks' has no check 'x'. It has: masked-row, "),
     (("masks", "tokens=3"), "NAME=VALUE goes with --run CELL or --answer"),
-    (("masks", "--run", "masked-scores", "kind"), "'kind' is no NAME=VALUE"),
-    (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is no choice: use one of"),
-    (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is no whole number from 2 to 1,024"),
+    (("masks", "--run", "masked-scores", "kind"), "'kind' is not NAME=VALUE"),
+    (("masks", "--run", "masked-scores", "kind=x"), "kind='x' is not a choice: use one of"),
+    (("masks", "--answer", "causal-cells", "1", "tokens=x"), "tokens='x' is not a whole number from 2 to 1,024"),
     (("masks", "--seed", "-1"), "--seed -1: give 0 or more"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_one_line(run, arguments, said):
@@ -260,7 +260,7 @@ def test_an_interview_question_is_counted_by_its_points(run, state):
     assert (right["right"], right["points"], right["words"]) == (True, 1, f"{count} of {count} points made.")
     assert json.loads((state / "lessons.json").read_text())["points"] == {"interview": {name: 1}}
     for given in (str(count + 1), "all", "-1"):
-        assert_refused(run("learn", "interview", "--answer", name, given), f"'{given}' is no number of points: say")
+        assert_refused(run("learn", "interview", "--answer", name, given), f"'{given}' is not a number of points: say")
 
 
 def test_in_a_real_terminal_a_lesson_is_printed_and_reset_asks(tmp_path):

@@ -46,7 +46,7 @@ def test_task_is_printed_and_a_file_begun_that_is_never_written_over(run):
     document = json.loads(run("practice", "causal-mask", "--json").out)
     assert document["stub"] == stub and document["function"] == "causal_attention(q, k, v)"
     Path("mine.py").write_text("work of an evening")
-    assert_refused(run("practice", "softmax", "--start", "mine.py"), "mine.py is there already, and stays as it is")
+    assert_refused(run("practice", "softmax", "--start", "mine.py"), "mine.py already exists, and stays as it is")
     assert Path("mine.py").read_text() == "work of an evening"
     assert_refused(run("practice", "softmax", "--start", "no/folder.py"), "cannot write no/folder.py: its folder")
 
@@ -93,7 +93,7 @@ def test_code_is_handed_in_and_the_class_reported(run):
     (("practice", "--start", "b.py"), "--start needs an exercise"),
     (("practice", "--seed", "3"), "--seed needs an exercise"),
     (("practice", "softmax", "--code", "Anna"), "--code is about all exercises: give it alone"),
-    (("practice", "--code", "a:b"), "'a:b' is no name for a code"),
+    (("practice", "--code", "a:b"), "'a:b' is not a name for a code"),
     (("learn", "--report"), "there is no code to report"),
     (("learn", "--report", "codes.txt"), "cannot read codes.txt"),
     (("learn", "--report", "Anna:0", "--seed", "3"), "--report takes codes and files with codes"),

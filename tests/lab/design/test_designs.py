@@ -361,22 +361,22 @@ PLANS = {
     ),
     "no such token": (
         lambda: built_errors([[design.token_class(["catdog"])]]),
-        r"'catdog' is no token of the tokenizer, which reads it as \['\[CLS\]', '\[UNK\]', '\[SEP\]'\]: give one of",
+        r"'catdog' is not a token of the tokenizer, which reads it as \['\[CLS\]', '\[UNK\]', '\[SEP\]'\]: give one of",
     ),
     "no such id": (
         lambda: built_errors([[design.token_class([VOCAB_SIZE])]]),
-        rf"{VOCAB_SIZE} is no token: the tokenizer's ids are 0 to {VOCAB_SIZE - 1}",
+        rf"{VOCAB_SIZE} is not a token: the tokenizer's ids are 0 to {VOCAB_SIZE - 1}",
     ),
     "a class of nobody": (
         lambda: built_errors([[design.token_class(lambda text: False)]]),
         r"no token of the tokenizer is in the class .*: try another",
     ),
     "an empty class": (lambda: design.token_class([]), r"members is empty: give at least one token"),
-    "dull": (lambda: design.previous(0), r"sharpness=0 is no gap between scores: give nats, above 0, up to 30"),
-    "too sharp": (lambda: design.first(31.0), r"sharpness=31\.0 is no gap between scores"),
+    "dull": (lambda: design.previous(0), r"sharpness=0 is not a gap between scores: give nats, above 0, up to 30"),
+    "too sharp": (lambda: design.first(31.0), r"sharpness=31\.0 is not a gap between scores"),
     "no strength": (
         lambda: built_errors([[None]], noise=-1.0),
-        r"noise=-1\.0 is no strength: give 0 for none, 1 for as much noise as weights",
+        r"noise=-1\.0 is not a strength: give 0 for none, 1 for as much noise as weights",
     ),
     "an empty layer": (
         lambda: built_errors([[design.first()], []]), r"give a list of layers, each a list of at least one head",
@@ -390,7 +390,7 @@ OTHERS = {
     "one place": (
         lambda: built_errors([[None]], max_positions=1),
         ShapeError,
-        r"max_positions=1 is no number of tokens that a text may have: give 2 or more",
+        r"max_positions=1 is not a number of tokens that a text may have: give 2 or more",
     ),
     "a long text": (
         lambda: built_errors([[None]]).model(torch.zeros(1, 65, dtype=torch.long)),

@@ -187,17 +187,19 @@ def test_what_cannot_be_drawn_is_refused():
         (ShapeError, r"the picture is \(6, 7\), and the sentence has 7 tokens", np.ones((6, 7)), {}),
         (PlanError, "the picture is empty: paint at least one cell", blank, {}),
         (PlanError, "the picture has numbers below 0", -eye, {}),
-        (PlanError, "or that are no numbers", eye * math.nan, {}),
-        (ShapeError, "width=0 is no width", eye, {"width": 0}),
-        (ShapeError, "width=True is no width", eye, {"width": True}),
-        (PlanError, "steps=-1 is no number of training steps", eye, {"steps": -1}),
+        (PlanError, "or that are not numbers", eye * math.nan, {}),
+        (ShapeError, "width=0 is not a width", eye, {"width": 0}),
+        (ShapeError, "width=True is not a width", eye, {"width": True}),
+        (PlanError, "steps=-1 is not a number of training steps", eye, {"steps": -1}),
         (PlanError, r"reads=\['colours'\]: give at least one of places, words, kinds", eye, {"reads": ["colours"]}),
         (PlanError, "reads='words': give", eye, {"reads": "words"}),
         (PlanError, r"reads=\[\]: give", eye, {"reads": []}),
     ):
         refuses(error, words, design.draw, TOKENS, picture, **given)
     refuses(ShapeError, "a sentence of 1 tokens leaves nothing to choose", design.draw, ("a",), np.eye(1))
-    refuses(PlanError, "rule='sideways' is no rule: use one of previous, next", design.picture_of, "sideways", TOKENS)
+    refuses(
+        PlanError, "rule='sideways' is not a rule: use one of previous, next", design.picture_of, "sideways", TOKENS
+    )
     refuses(ShapeError, "there are no tokens", design.draw(TOKENS, eye, steps=0).weights, ())
 
 

@@ -111,15 +111,15 @@ def test_a_wrong_number_is_told_which_mistake_it_is(right, given, said):
 @pytest.mark.parametrize(
     ("right", "given", "said"),
     [
-        *((SHARE, each, "is no number: write one, as in 0.25 or 1/4") for each in
+        *((SHARE, each, "is not a number: write one, as in 0.25 or 1/4") for each in
           ("a third", "1/0", "nan", "inf", "1/2/3", "--1", "1 2", "<script>", "1e999", "9" * 400)),
         (SHARE, "", "Write an answer first."),
-        (SHARE, "0x1", "'x1' is no unit here; the question asks for a plain number."),
+        (SHARE, "0x1", "'x1' is not a unit here; the question asks for a plain number."),
         (SHARE, "3 GB", "GB measures memory; the question asks for a plain number."),
-        (CACHE, "ten", "is no number: write one, as in 4 GiB"),
+        (CACHE, "ten", "is not a number: write one, as in 4 GiB"),
         (CACHE, "3 ms", "ms measures time; the question asks for GiB."),
-        (CACHE, "4 apples", "'apples' is no unit here; the question asks for GiB."),
-        (FREE, "10", "10 of what? The unit is part of the answer: write it behind the number."),
+        (CACHE, "4 apples", "'apples' is not a unit here; the question asks for GiB."),
+        (FREE, "10", "10 of what? The unit is part of the answer: write it after the number."),
         (FREE, "10 G", "10 G of what?"),
         (BLEU, "90 %", "% says a share; the question asks for BLEU."),
         (FIT, "78.643", "78.643 is read as a number with a decimal point. Write 78643 if that is what you mean."),
@@ -147,7 +147,7 @@ def test_choices_and_words():
     assert judge(right, "choice", choices, 2, "uneven").words == "Not yet. The other way round."
     assert judge(right, "choice", choices, 2, "neither").words == "Not yet. Look again."
     none = judge(right, "choice", choices, 2, "whatever")
-    assert not none.answered and "is none of the choices: even; uneven; neither." in none.words
+    assert not none.answered and "is not one of the choices: even; uneven; neither." in none.words
     for each in ("EVEN", "  even", "Level"):
         assert judge(right, "text", (), 1, each).right
     assert judge(right, "text", (), 1, "UNEVEN").words == "Not yet. The other way round."

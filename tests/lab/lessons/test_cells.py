@@ -62,14 +62,14 @@ def test_tables_of_numbers_are_read_as_people_write_them():
 
 
 @pytest.mark.parametrize(("written", "words"), [
-    ("", "write rows of equally many numbers"),
-    ("1 2; 3", "write rows of equally many numbers"),
-    ("1 two", "'two' is no number"),
+    ("", "write rows of the same length"),
+    ("1 2; 3", "write rows of the same length"),
+    ("1 two", "'two' is not a number"),
     ("nan 1", "numbers go from"),
     ("1e9 1", "numbers go from -1,000,000 to 1,000,000"),
     (" ".join("1" * 13), "up to 12 by 12"),
     ("1\n" * 13, "up to 12 by 12"),
-    ("0,5 1 0", "'0,5' is unclear. Part numbers by blanks, and write a half as 0.5"),
+    ("0,5 1 0", "'0,5' is unclear. Separate numbers by spaces, and write a half as 0.5"),
     ("1,0,0; 0,1,0", "'1,0,0;' is unclear"),
 ])  # fmt: skip
 def test_what_is_no_table_is_told(written, words):
@@ -80,7 +80,7 @@ def test_numbers_stay_within_their_limits_and_a_comma_is_read_as_in_an_answer():
     limited = (number("size", "a size", 3.0, 1.0, 9.0, 1.0), Parameter("name", "a name", "text", "x"))
     assert read_values(limited, {"size": "4.5"}) == {"size": 4.5, "name": "x"}
     for wrong in ("ten", 10.0, math.nan, math.inf, -1e300, ""):
-        refuses(LessonError, "is no number from 1 to 9", read_values, limited, {"size": wrong})
+        refuses(LessonError, "is not a number from 1 to 9", read_values, limited, {"size": wrong})
     refuses(LessonError, "name has 2,001 characters", read_values, limited, {"name": "x" * 2_001})
     limited = (number("size", "a size", 3.0, 0.0, 9999.0, 1.0),)
     for written, value in (("0,5", 0.5), ("4,096", 4096), ("1 024", 1024), ("1,5e1", 15)):
@@ -91,7 +91,7 @@ def test_numbers_stay_within_their_limits_and_a_comma_is_read_as_in_an_answer():
     assert values == {"heads": 16} and values.whole("heads") == 16 and isinstance(values["heads"], int)
     assert read_values((whole("n", "n", 1, 1, 10_000),), {"n": "4,096"}) == {"n": 4096}
     for wrong in ("8.5", "8,5", "0", "129", "many", "8 GB", math.inf):
-        refuses(LessonError, "is no whole number from 1 to 128", read_values, heads, {"heads": wrong})
+        refuses(LessonError, "is not a whole number from 1 to 128", read_values, heads, {"heads": wrong})
 
 
 def test_what_is_drawn_is_within_the_limits_and_hangs_on_the_seed():
@@ -173,8 +173,8 @@ def test_a_head_of_a_real_model_is_its_own_map(minilm):
 @pytest.mark.parametrize(("cell", "parameters", "kind", "words"), [
     ("one-head", {"x": "1 2 3"}, ShapeError, "“X, one row a token” has 3 columns, and w_q 4 rows"),
     ("one-head", {"weights": "my own", "w_q": "1; 2; 3; 4"}, ShapeError, r"“W_Q” is \(4, 1\), w_k \(4, 2\)"),
-    ("one-head", {"x": "a b"}, LessonError, "'a' is no number"),
-    ("one-head", {"head": "L0H0"}, LessonError, "'head' is no parameter of cell 'one-head': it has x, weights"),
+    ("one-head", {"x": "a b"}, LessonError, "'a' is not a number"),
+    ("one-head", {"head": "L0H0"}, LessonError, "'head' is not a parameter of cell 'one-head': it has x, weights"),
     ("sentence-head", {"head": "L0"}, LessonError, "is 12 heads: name one"),
     ("sentence-head", {"head": "L9H1"}, HeadError, "there is no layer 9"),
     ("sentence-head", {"sentence": "word " * 30}, TextError, "has 32 tokens: give one of 24 at the most"),

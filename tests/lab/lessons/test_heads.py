@@ -149,7 +149,7 @@ def test_heads_for_the_same_token_stand_in_for_each_other_by_distance_of_vectors
 def test_weight_off_the_first_token_is_what_is_said_and_a_layer_left_empty_is_told_in_the_cells_words(load):
     result = ran(redundancy, "all-heads", load)
     busy = result.table("weight off [CLS]").values
-    assert busy[3, 11] > 80, "L3H11 looks at marks, which are no words"
+    assert busy[3, 11] > 80, "L3H11 looks at marks, which are not words"
     assert "weight off the first token rank heads alike" in result.words
     with pytest.raises(LessonError, match="these are all heads of layer 1: keep one in each layer"):
         ran(redundancy, "cut", load, heads="L0H1, L1")

@@ -93,7 +93,7 @@ def test_the_papers_figures_are_those_of_its_table_and_as_many_weights_are_not_1
     assert said("bleu-by-heads") == "24.9 (1 head), 25.5 (4 heads), 25.8 (8 heads), 25.8 (16 heads), 25.4 (32 heads)"
     assert said("bleu-circulated").startswith("25.8, 27.1, 27.5, 28.0, 28.0 for 1, 2, 4, 8, 16")
     assert "that is 1" not in right("why-many-heads", "cost-ratio").words
-    assert right("why-many-heads", "cost-ratio").words.endswith("h times 1 / h, as many weights.")
+    assert right("why-many-heads", "cost-ratio").words.endswith("h times 1 / h, the same number of weights.")
 
 
 @pytest.mark.parametrize(("slug", "cell", "given", "words"), [

@@ -150,7 +150,7 @@ def test_points_of_a_right_solution_are_kept_unless_not_meant(monkeypatch, tmp_p
 
 def test_what_cannot_be_judged_at_all_is_refused():
     for arguments, words in (
-        (("causal", None), "None (is a return missing?) is no function: give causal_attention, without brackets"),
+        (("causal", None), "None (is a return missing?) is not a function: give causal_attention, without brackets"),
         (("causal-musk", len), "there is no exercise 'causal-musk'. Did you mean 'causal-mask'? There are: softmax, "),
         (("multi-head", len), "there is no exercise 'multi-head'."),
     ):
@@ -158,5 +158,5 @@ def test_what_cannot_be_judged_at_all_is_refused():
             practice.judge(*arguments)
         assert words in str(refused.value)
     for seed in (-1, 2**31, True, 0.5):
-        with pytest.raises(ValueError, match="is no seed: give a whole number from 0 to 2,147,483,647"):
+        with pytest.raises(ValueError, match="is not a seed: give a whole number from 0 to 2,147,483,647"):
             practice.judge("softmax", len, seed=seed)

@@ -69,7 +69,7 @@ def test_text_too_long_for_the_name_of_a_file_is_a_broken_code():
     "text", ["", "Anna", "Anna:", ":0123", "Anna:0000-0000", f"Anna:{'0' * 23}U", f"Anna:{'0' * 25}"]
 )
 def test_what_is_no_code_is_refused(text):
-    with pytest.raises(LessonError, match="is no progress code: it is a name, a colon, and 24 letters and digits"):
+    with pytest.raises(LessonError, match="is not a progress code: it is a name, a colon, and 24 letters and digits"):
         practice.read_code(text)
 
 
@@ -94,7 +94,7 @@ def test_code_holds_what_was_reached_and_keeps_its_seed_until_all_is_forgotten(s
     Progress().reset()
     assert practice.progress_code("Anna Ada").points == 0 and practice.progress_code("Anna Ada").seed != code.seed
     for name in ("", "a:b", "x" * 61, "a\x1bb"):
-        with pytest.raises(LessonError, match="is no name for a code: give 1 to 60 characters, and no colon"):
+        with pytest.raises(LessonError, match="is not a name for a code: give 1 to 60 characters, and no colon"):
             practice.progress_code(name)
 
 
@@ -114,7 +114,7 @@ def test_class_report_has_the_best_code_of_each_names_broken_ones_and_copies(tmp
     (tmp_path / "codes.txt").write_text(f"# class 7b\n{anna[0]}\n\n{anna[1]}\nDora:0000\n", encoding="utf-8")
     report = practice.class_report([tmp_path / "codes.txt", str(ben), str(copy)])
     assert report.codes == (anna[0], ben, copy) and report.copied == (("Anna", "Carl"),)
-    assert len(report.broken) == 1 and "'Dora:0000' is no progress code" in report.broken[0]
+    assert len(report.broken) == 1 and "'Dora:0000' is not a progress code" in report.broken[0]
     table = report.to_pandas()
     assert table["name"].tolist() == ["Anna", "ben", "Carl"] and table["points"].tolist() == [6, 0, 6]
     assert table["num_exercises"].tolist() == [3, 0, 3] and table[NAMES[2]].tolist() == [True, False, True]

@@ -82,5 +82,5 @@ def test_what_is_no_file_with_a_solution_is_refused_before_anything_runs():
         with pytest.raises(kind, match=words):
             practice.judge_file("softmax", path)
     for seconds in (0, -1, float("nan"), 1e9, True):
-        with pytest.raises(LessonError, match="is no limit: give a number above 0, up to 3,600"):
+        with pytest.raises(LessonError, match="is not a limit: give a number above 0, up to 3,600"):
             practice.judge_file("softmax", "large.py", seconds=seconds)

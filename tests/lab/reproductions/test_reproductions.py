@@ -382,7 +382,7 @@ def test_pooled_heads_are_the_mean_the_first_or_new_and_all_else_stays(fresh, nu
             torch.testing.assert_close(own["mean"], sum(merged) / size)
             torch.testing.assert_close(own["first"], merged[0])
             assert all((own["random"] - head).abs().max() > 0.01 for head in (*merged, own["mean"]))
-            assert (own["random"] - again.state_dict()[name][rows]).abs().max() > 0.01, "drawn anew"
+            assert (own["random"] - again.state_dict()[name][rows]).abs().max() > 0.01, "drawn again"
 
 
 def test_differences_of_losses_are_taken_seed_by_seed():

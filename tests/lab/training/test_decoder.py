@@ -75,11 +75,11 @@ def test_an_export_that_differs_is_not_written(decoder, reader, tmp_path, monkey
 
 
 def test_what_is_no_llama_and_a_text_longer_than_the_positions_are_refused(decoder):
-    with pytest.raises(ModelError, match="an attention-only decoder is no Llama: export one with a feed-forward"):
+    with pytest.raises(ModelError, match="an attention-only decoder is not a Llama: export one with a feed-forward"):
         to_llama(Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, None, 16)))
     model = Decoder(DecoderConfig(11, 12, 2, 3, 3, 4, 16, 16, qk_norm=True))
     assert model.blocks[1].attention.q_norm.weight.shape == (4,)
-    refuses(ModelError, "a decoder with norms of q and k is no Llama: export one without qk_norm", to_llama, model)
+    refuses(ModelError, "a decoder with norms of q and k is not a Llama: export one without qk_norm", to_llama, model)
     with pytest.raises(ShapeError, match="a text of 65 tokens is too long for 64 positions"):
         decoder(torch.zeros(1, 65, dtype=torch.long))
 
@@ -161,7 +161,7 @@ def test_other_attention_is_what_it_says(fresh):
             expected = torch.cat(heads, -1) @ layer.out_proj.weight.double().T
         assert x.shape == out.shape and not torch.allclose(weights.sum(-1), torch.ones(()).double(), atol=0.01)
         torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-        refuses(ModelError, f"a decoder with {attention} attention is no Llama", to_llama, model)
+        refuses(ModelError, f"a decoder with {attention} attention is not a Llama", to_llama, model)
     # No softmax has such outputs, and nobody is told that one had.
     with pytest.raises(GuardError):
         measure_call(model, ids, statistics=["entropy"])

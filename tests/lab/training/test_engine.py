@@ -290,10 +290,10 @@ def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
         with pytest.raises(ModelError, match="is damaged .its header says no step.: delete it"):
             read_state(tmp_path / "stepless.safetensors")
     (tmp_path / "damaged.safetensors").write_bytes(b"not a checkpoint at all")
-    with pytest.raises(ModelError, match="is damaged .*: delete it, and the training begins anew"):
+    with pytest.raises(ModelError, match="is damaged .*: delete it, and the training starts again"):
         read_state(tmp_path / "damaged.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ModelError, match="is no training checkpoint: its header lacks 'manyheads.training'"):
+    with pytest.raises(ModelError, match="is not a training checkpoint: its header lacks 'manyheads.training'"):
         read_state(tmp_path / "other.safetensors")
     save_file({"a": torch.zeros(1)}, tmp_path / "newer.safetensors", {"manyheads.training": '{"version": 9}'})
     refuses(ModelError, "is of version 9, and this manyheads reads 1", read_state, tmp_path / "newer.safetensors")

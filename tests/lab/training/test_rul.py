@@ -95,12 +95,12 @@ GOOD = f"1 1 {REST}\n"
 @pytest.mark.parametrize(("files", "told"), [
     ({"train": GOOD + "1 2 3\n"}, "train_FD001.txt, line 2: 3 columns came, and a line has 26: unit, cycle, 3 set"),
     ({"train": f"1 1 {REST} 9\n"}, "train_FD001.txt, line 1: 27 columns came"),
-    ({"test": f"1 1 {REST.replace('2.5', 'warm', 1)}\n"}, "line 1: 'warm' came as its throttle, which is no numb"),
-    ({"train": f"1 1 {REST.replace('3.5', 'nan', 1)}\n"}, "line 1: 'nan' came as its T2, which is no number"),
-    ({"train": f"1 1 {REST.replace('4.5', '1_0', 1)}\n"}, "line 1: '1_0' came as its T24, which is no number"),
-    ({"train": f"1 1 {REST.replace('5.5', '1e999', 1)}\n"}, "line 1: '1e999' came as its T30, which is no number"),
-    ({"train": f"1 1 {REST.replace('5.5', '５', 1)}\n"}, "came as its T30, which is no number"),
-    ({"train": f"1.5 1 {REST}\n"}, "line 1: '1.5' came as its unit, which is no whole number"),
+    ({"test": f"1 1 {REST.replace('2.5', 'warm', 1)}\n"}, "line 1: 'warm' came as its throttle, which is not a numb"),
+    ({"train": f"1 1 {REST.replace('3.5', 'nan', 1)}\n"}, "line 1: 'nan' came as its T2, which is not a number"),
+    ({"train": f"1 1 {REST.replace('4.5', '1_0', 1)}\n"}, "line 1: '1_0' came as its T24, which is not a number"),
+    ({"train": f"1 1 {REST.replace('5.5', '1e999', 1)}\n"}, "line 1: '1e999' came as its T30, which is not a number"),
+    ({"train": f"1 1 {REST.replace('5.5', '５', 1)}\n"}, "came as its T30, which is not a number"),
+    ({"train": f"1.5 1 {REST}\n"}, "line 1: '1.5' came as its unit, which is not a whole number"),
     ({"train": f"1 2 {REST}\n"}, "line 1: cycle 2 of unit 1 came, and here follows cycle 1 of unit 1. Repair"),
     ({"train": GOOD + f"1 3 {REST}\n"}, "line 2: cycle 3 of unit 1 came, and here follows cycle 2 of unit 1, or"),
     ({"train": GOOD + GOOD}, "line 2: cycle 1 of unit 1 came"),
@@ -112,8 +112,8 @@ GOOD = f"1 1 {REST}\n"
     ({"left": "7\n8\n"}, "RUL_FD001.txt has 2 rows, and test_FD001.txt has 1 units"),
     ({"left": "7 8\n"}, "RUL_FD001.txt, line 1: 2 columns came, and a line has one"),
     ({"left": "-1\n"}, "RUL_FD001.txt, line 1: -1 came, and nothing has less than 0 cycles left"),
-    ({"left": "many\n"}, "RUL_FD001.txt, line 1: 'many' came as its number of cycles left, which is no number"),
-    ({"left": "7.5\n"}, "'7.5' came as its number of cycles left, which is no whole number"),
+    ({"left": "many\n"}, "RUL_FD001.txt, line 1: 'many' came as its number of cycles left, which is not a number"),
+    ({"left": "7.5\n"}, "'7.5' came as its number of cycles left, which is not a whole number"),
 ])  # fmt: skip
 def test_whatever_is_wrong_is_named_with_file_line_and_what_came(files, told, tmp_path):
     written(tmp_path, **files)
@@ -130,7 +130,7 @@ def test_folders_without_a_set_or_with_several_are_refused(tmp_path):
         training.read_cmapss(tmp_path)
     with pytest.raises(FileAccessError, match="cannot read .*test_FD003.txt: there is no such file"):
         training.read_cmapss(tmp_path / "train_FD003.txt")
-    refuses(TextError, "test_FD001.txt is no train_<set>.txt", training.read_cmapss, tmp_path / "test_FD001.txt")
+    refuses(TextError, "test_FD001.txt is not a train_<set>.txt", training.read_cmapss, tmp_path / "test_FD001.txt")
     refuses(FileAccessError, "nowhere: there is no such file", training.read_cmapss, tmp_path / "nowhere")
 
 

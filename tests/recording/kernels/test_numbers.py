@@ -163,7 +163,7 @@ def test_what_kernels_cannot_read_is_left_to_the_tiles(rng, tiles, monkeypatch):
     tiles()
     monkeypatch.setenv("MANYHEADS_PASS", "auto")
     cases = {
-        "rows of its mask are no runs of keys": make_case(rng, "holes", **SMALL),
+        "rows of its mask are not runs of keys": make_case(rng, "holes", **SMALL),
         "a bias is added to its scores": make_case(rng, "causal", "bias", **SMALL),
         "its dtype is torch.float64": make_case(rng, **SMALL | {"dtype": torch.float64}),
         "its heads are 129 wide": make_case(rng, dim=129, **SMALL),

@@ -9,7 +9,7 @@ function planes(bytes: Uint8Array, size: number) {
   return { name: "q0", dtype: "uint8", shape: [size, count], data };
 }
 
-test("float16 is read at its ends: zeros, the smallest, the largest, and what is no number", () => {
+test("float16 is read at its ends: zeros, the smallest, the largest, and what is not a number", () => {
   const bits = new Uint16Array([0x0000, 0x8000, 0x0001, 0x03ff, 0x0400, 0x3c00, 0xbc01, 0x7bff, 0x7c00, 0xfc00, 0x7e00]);
   const want = [0, -0, 2 ** -24, 1023 * 2 ** -24, 2 ** -14, 1, -1.0009765625, 65504, Infinity, -Infinity, NaN];
   expect([...numbersOf(planes(new Uint8Array(bits.buffer), 2))]).toEqual(want);

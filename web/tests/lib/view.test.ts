@@ -20,7 +20,7 @@ describe("the fragment", () => {
     expect([view.room, view.pin, view.part, view.zoom, view.how, view.fromWord]).toEqual(["atlas", null, 0, null, "mean", null]);
     expect(view.unread[0]).toBe("There is no room “nowhere”: this is the Atlas.");
     expect(view.unread.slice(1).map((words) => words.split("=")[0])).toEqual(["pin", "part", "at", "how", "from"]);
-    expect(parseFragment("#/size/nope")).toMatchObject({ head: null, unread: [expect.stringMatching("“nope” in the address is no head")] });
+    expect(parseFragment("#/size/nope")).toMatchObject({ head: null, unread: [expect.stringMatching("“nope” in the address is not a head")] });
     expect(parseFragment("#/learn/one-head")).toMatchObject({ room: "learn", head: null, params: { lesson: "one-head" }, unread: [] });
     expect(parseFragment("#/compare/decoder.cross:L1H2").unread).toEqual([]);
     expect(parseFragment("#/head/L1H2?pin=3&how=max&at=1,2,3&from=0").unread).toEqual([]);

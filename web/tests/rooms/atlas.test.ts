@@ -175,7 +175,7 @@ describe("the filter", () => {
     const message = (text: string) => unknownWords(text, statistics, list);
     expect(message("previous token, L1 and H2 and L9")).toBe("");
     expect(message("induction")).toBe(""); // a role that no head of this model has
-    expect(message("previous zzz")).toBe("zzz is no role, head, layer or statistic");
+    expect(message("previous zzz")).toBe("zzz is not a role, head, layer or statistic");
     expect(message("entro")).toContain("entropy > 0.5");
   });
 });

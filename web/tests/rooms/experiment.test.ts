@@ -78,14 +78,14 @@ describe("result", () => {
   });
   it("is never said without its control", () => {
     expect(controlInWords(result)).toBe(
-      "The same done to as many random heads changed it by +0.00500 on average (+0.00100 to +0.0100). " +
+      "The same done to the same number of random heads changed it by +0.00500 on average (+0.00100 to +0.0100). " +
         "There are only 3 other sets to draw.",
     );
     expect(controlInWords({ ...result, control: [-0.02, 0.001] }, 2)).toMatch(/on average \(−0\.0200 to \+0\.00100\)\.$/);
     expect(controlInWords({ ...result, control: [] })).toBe("");
     expect(summary([], 1)).toBeNull();
   });
-  it("rounding is no change", () => {
+  it("rounding is not a change", () => {
     expect(controlInWords({ ...result, change: 1e-17, control: [2e-17, 0] }, 2)).toMatch(/by 0\.$/);
     expect([withoutTrace(8e-17), withoutTrace(0.25)]).toEqual([0, 0.25]);
     expect([withoutRounding(1e-10), withoutRounding(-2e-9)]).toEqual([0, -2e-9]);
@@ -105,10 +105,10 @@ describe("result", () => {
   });
   it("what is drawn beside a plan on layers is layers", () => {
     const plan: Step[] = [{ step: "skip_output_projection", layer: "L3" }];
-    expect(controlInWords({ ...result, plan })).toMatch(/as many random layers /);
+    expect(controlInWords({ ...result, plan })).toMatch(/the same number of random layers /);
     expect(controlUnit([...plan, ablate("L0", "zero")])).toBe("heads");
   });
-  it("CSV quotes what must be, and is no formula", () => {
+  it("CSV quotes what must be, and is not a formula", () => {
     expect(resultCsv(result).split("\n").slice(3, 6)).toEqual(["position,token,change", "0,a,0.5", "1,'=1+1,"]);
     expect(resultCsv({ ...result, tokens: [{ piece: 'a,"b"', text: "" }] }).split("\n")[4]).toBe('0,"a,""b""",0.5');
   });
@@ -185,7 +185,7 @@ describe("heads in words", () => {
     expect(headsNamed(headsInWords(ticked, pruned), pruned)).toEqual(ticked);
   });
 
-  it("what is no set of heads is null", () => {
+  it("what is not a set of heads is null", () => {
     for (const text of ["", "layer 3", "L9H1", "L3H99", "L3H", "encoder:L0"]) expect(headsNamed(text, fiveLayers)).toBeNull();
   });
 });

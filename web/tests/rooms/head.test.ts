@@ -11,7 +11,7 @@ const TOKENS = [token("[CLS]", { special: true, sink: true, text: "" }), token("
 const link = (query: number, key: number, weight: number) => ({ query, key, weight });
 
 describe("the row to begin with", () => {
-  it("links two ordinary words that are no neighbours", () => {
+  it("links two ordinary words that are not neighbours", () => {
     expect(tellingRow([link(3, 0, 0.99), link(5, 4, 0.9), link(4, 2, 0.7)], TOKENS, TOKENS)).toBe(4);
   });
   it("else any two words, else whatever is linked", () => {

@@ -96,8 +96,9 @@ FIGURES = {
 class Voice(NamedTuple):
     """One word (or special token) of those that a head sees: what it is called, and its part in look and output.
 
-    `look`: its share of the look; `heard`: of the output, NaN where that is not known or says next to nothing; `even`:
-    its share of an even look; `parks`: whether it is a special token or a sink of the model; `is_me`: whether it asks.
+    `look`: its share of the look; `heard`: its share of the output, NaN where that is unknown or next to nothing;
+    `even`: its share of an even look; `parks`: whether it is a special token or a sink of the model; `is_me`: whether
+    it asks.
     """
 
     name: str
@@ -118,7 +119,8 @@ class HeadOutput(Shown, NotIterated):
     - `tokens`: the columns' tokens as people read them.
     - `q`, `k`, `v`: as attention received them, `turned` by position in models that rotate. NaN: the others' k.
     - `scores`: after scale, softcap and `bias`; NaN: hidden. The others': the log of their summed exp.
-    - `weights`: the shares of the look; `missing`, that of nobody: a learned sink (`sink`, its score) without a value.
+    - `weights`: the shares of the look; `missing`, the share that goes to no key: a learned sink (`sink`, its score)
+      without a value.
     - `heard`: the shares of the output, `out`. The others' v is the mean of theirs, weighted, so that all sums hold.
     - `adds`, `before`: what `out` adds to the residual stream, and the stream before that. `wrote`: the share of `adds`
       in what the whole layer adds, along that.

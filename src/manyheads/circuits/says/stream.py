@@ -58,7 +58,7 @@ SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
 class Addition:
     """What one attention layer added to the stream at one token: `after = before + the heads + bias + beside`.
 
-    Of `layer_additions` at every token of a text: then there is a row for each.
+    Returned by `layer_additions` for every token of a text: then there is a row for each.
 
     - `joined`: what the output projection read, head by head; `gain`, where a model has it, a factor of each head on
       the way there.
@@ -131,7 +131,7 @@ def additions(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0) -> 
     - `position`: of the token, among those of its stack.
     - `text`: which text, from 0.
 
-    Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are no text
+    Cost: one forward pass of one text, and a few numbers of each layer. Errors: TextError for tokens that are not text
     or that the model reads otherwise; ModelError as `Branches.of`; GuardError.
     """
     follower, _ = _followed(lm, batch_of(lm, tokens, text), _Follower(position))
@@ -193,8 +193,8 @@ class StreamShares(Shown, NotIterated):
     """What moved one token's residual stream: each component's share of the final state, and its length.
 
     - `components`, `kinds`: as those of an `Attribution`: "embedding", "L0H0", ..., "L0 feed-forward", biases of norms.
-    - `shares`: of the final state, along it; they sum to 1. Below 0: against it. Where norms stand in the stream itself
-      (BERT), each makes the shares before it smaller.
+    - `shares`: shares of the final state, along it; they sum to 1. Below 0: against it. Where norms stand in the stream
+      itself (BERT), each makes the shares before it smaller.
     - `lengths`: of what each gives, before a norm of its branch; NaN for "norm rounding".
     - `final`: the state that the model ends with, or that its unembedding reads.
     - `next_tokens`: the likeliest after this token, of a model that goes on with a text; else empty.

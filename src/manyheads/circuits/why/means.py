@@ -69,8 +69,8 @@ class WhyMeans(Plotted, Tabular, NotIterated):
     """Why a head looks at keys of a kind, over texts.
 
     - `where`, `rows`: which rows, and how many of each text; texts without one are left out (`left_out` of them).
-    - `weight`, `log_odds`, `total`, `named`: means over texts: of the weight, of its log-odds against the rest, of the
-      part that writers add up to, and of the named rows beside it.
+    - `weight`, `log_odds`, `total`, `named`: means over texts of the weight, of its log-odds against the rest, of the
+      part that writers add up to, and of the named rows.
     - `query`, `key`: a `WriterMean` for each writer, the largest first. Each adds up to `total`.
     - `null`: of each side, the size that the largest mean of any writer has in 95 of 100 shuffles of the writers.
     - `error`: the largest distance of a text's sum from the model's own mean log-odds.
@@ -206,7 +206,7 @@ def why_means(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "why")
     if not callable(where):
-        one_of("where", where, get_args(Kind), StatisticError, "is no kind of rows")
+        one_of("where", where, get_args(Kind), StatisticError, "is not a kind of rows")
     chosen = lm.spec.heads if heads is None else lm.spec.select(heads)
     sites = [site for site in lm.spec.sites if any(head in chosen for head in site.heads)]
     reading = read(lm, Inputs.of(texts), only_texts=True)

@@ -123,7 +123,7 @@ class Places(NamedTuple):
         meant = " or ".join(map(repr, nearest(word, self.tokens)))
         shown = " ".join(f"{place}:{token!r}" for place, token in enumerate(self.tokens[:SHOWN]))
         raise TextError(
-            f"{what}={word!r} is no token of this text"
+            f"{what}={word!r} is not a token of this text"
             f"{f'; did you mean {meant}?' if meant else '.'} It has {shown}{' ...' if count > SHOWN else ''}"
         )
 

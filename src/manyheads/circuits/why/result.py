@@ -37,12 +37,13 @@ class WriterShare(NamedTuple):
     """What one writer gave one side of a weight.
 
     - `writer`, `kind`: as a component of an `Attribution`: "L7H0", "head"; "L0 feed-forward"; "embedding"; "bias".
-    - `share`: of the log-odds, in nats; over both the writers and the named rows these add up. `at_rivals`: the part of
-      it that was written at other keys than the one looked at (None on the query's side): share - at_rivals is the part
-      at the key.
+    - `share`: its part of the log-odds, in nats; over the writers and the named rows these add up. `at_rivals`: the
+      part of it that was written at other keys than the one looked at (None on the query's side): share - at_rivals is
+      the part at the key.
     - `without`, `odds_without`: what the weight and its log-odds would be with this writer taken out of what the layer
-      reads on this side, the norm acting anew. They do not add up.
-    - `looks_at`: where a head looks most itself, from the position where this one was written; None of what is no head.
+      reads on this side, the norm acting again. They do not add up.
+    - `looks_at`: where a head itself looks most, from the position where this was written; None if the writer is not a
+      head.
     """
 
     writer: str
@@ -55,7 +56,8 @@ class WriterShare(NamedTuple):
 
 
 class PairShare(NamedTuple):
-    """What a query's writer and a key's writer gave together, in nats; `of_all`: of all pairs, added without signs."""
+    """What a query's writer and a key's writer gave together, in nats; `of_all`: its share of all pairs, added without
+    signs."""
 
     query: str
     key: str

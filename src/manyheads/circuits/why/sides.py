@@ -7,7 +7,7 @@ one product (pre-norm models), these end at the product, and what was written is
 by several products (latent attention) is followed as far as its stream; where norms stand in the stream itself (BERT),
 all along it.
 
-*Held is not removed.* Taken out of what the layer reads, a writer u would leave the rest to a norm that acts anew: all
+*Held is not removed.* Taken out of what the layer reads, a writer u would leave the rest to a norm that acts again: all
 else grows by the ratio of the norm's scales. That ratio is known from the stream, so no second pass is needed: of the
 norm before the layer, or, where q and k are normed themselves, of that norm, in which the other cancels. In other
 models the layer's input is really made again without the writer (`patched`).
@@ -611,7 +611,7 @@ def _patched_products(
 def patched(
     lm: LoadedModel, batch: Batch, stream: Stream, call: AttentionCall, writers: Sequence[Writer]
 ) -> AttentionCall:
-    """A layer's call, a text for each writer that is taken out of the stream; norms act anew, all else is as it was.
+    """A layer's call, a text for each writer that is taken out of the stream; norms act again, all else is as it was.
 
     Cost: a forward pass of as many texts, as far as the layer.
     """

@@ -115,7 +115,7 @@ class Why(Plotted, Tabular, NotIterated):
         """One writer's row. Errors: StatisticError."""
         table = {"query": self.query, "key": self.key}.get(side)
         if table is None:
-            raise StatisticError(f"{side=} is no side of a weight: give 'query' or 'key'.")
+            raise StatisticError(f"{side=} is not a side of a weight: give 'query' or 'key'.")
         name = component_name(writer)
         row = next((row for row in table if row.writer == name), None)
         if row is None:
@@ -139,7 +139,7 @@ class Why(Plotted, Tabular, NotIterated):
         - `side`: as a writer of which side; None: where its share is larger.
         - `against`: as for `why`.
 
-        Cost: as `why`. Errors: HeadError for what is no head that wrote there; as `why`.
+        Cost: as `why`. Errors: HeadError for what is not a head that wrote there; as `why`.
         """
         name = component_name(head)
         shares = {
@@ -151,7 +151,7 @@ class Why(Plotted, Tabular, NotIterated):
         if not shares:
             heads = [row.writer for row in self.query if row.looks_at is not None]
             raise HeadError(
-                f"{name} is no head that wrote {'either side' if side is None else f'the {side}'} of this weight: "
+                f"{name} is not a head that wrote {'either side' if side is None else f'the {side}'} of this weight: "
                 f"there are {', '.join(heads[:5]) or 'none'}{' ...' if len(heads) > 5 else ''}."
             )
         of_side = max(shares, key=lambda side: abs(shares[side]))

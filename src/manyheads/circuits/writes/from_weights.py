@@ -71,7 +71,7 @@ class TraceShare(NamedTuple):
 class Ranks(NamedTuple):
     """In which share of the words the word itself is among the `MOST` most promoted or most suppressed tokens.
 
-    `median`: its median rank from the most promoted, 0 the first. `chance`: of either share.
+    `median`: its median rank from the most promoted, 0 the first. `chance`: the chance level of either share.
     """
 
     copies: float
@@ -99,7 +99,7 @@ class Circuits:
 
 
 _KNOWN: weakref.WeakKeyDictionary[nn.Module, Circuits] = weakref.WeakKeyDictionary()
-"""Of each model while it lives; taken anew where its weights are no longer what they were."""
+"""Of each model while it lives; taken again where its weights are no longer what they were."""
 
 
 def circuits_of(lm: LoadedModel) -> Circuits:
@@ -120,7 +120,7 @@ def require_tokens(lm: LoadedModel, site: Site) -> None:
             f"of a token is no product of its matrices. Ask for a head of the decoder's own attention."
         )
     if site.stack == VISION or sense_of(lm.model) != TEXT:
-        raise ModelError(f"{name} reads pictures or sounds, so what its heads write is no token.")
+        raise ModelError(f"{name} reads pictures or sounds, so what its heads write is not a token.")
     if site.stack == "encoder":
         raise ModelError(
             f"{name} is of an encoder whose stream leads to no logits: ask for a head of the decoder, as "

@@ -49,7 +49,7 @@ NAMED = 4  # tokens at either end, in words
 class TokenTable(NamedTuple):
     """What a head writes where it looks at `token`: tokens with their logits, less the mean over the vocabulary.
 
-    Of a source of length 1 a dimension: values compare within a head alone.
+    For a source of length 1 a dimension: compare values only within one head.
     """
 
     token: str
@@ -274,7 +274,7 @@ def writes_of(
     tokens: Sequence[str | int] = (),
     progress: ShowProgress = None,
 ) -> dict[Head, Writes]:
-    """The same of many heads (None: of all), by their weights alone; arguments and errors as for `writes`.
+    """The same for many heads (None: all), by their weights alone; arguments and errors as for `writes`.
 
     `progress`: called with the number of heads that are done, and of all.
     """

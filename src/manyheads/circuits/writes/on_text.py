@@ -49,8 +49,8 @@ class Position(NamedTuple):
     """What a head writes at one position of a text.
 
     - `text`, `position`, `token`: where.
-    - `length`: of what it adds to the stream; `of_layer`, `of_stream`: that over the length of what its layer adds, and
-      of the stream before it.
+    - `length`: the length of what it adds to the stream; `of_layer`, `of_stream`: that over the length of what its
+      layer adds, and of the stream before it.
     - `along`: its share of what its layer adds, along that; over all heads and the bias these sum to 1.
     - `promoted`, `suppressed`: tokens and what it adds to their logits, less the mean over the vocabulary, each norm
       held at its scale in this run.

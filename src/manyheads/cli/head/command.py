@@ -82,9 +82,9 @@ TOP_HELP = "How many keys to show for each word."
 WINDOW_HELP = "Which window of a long text, from 1."
 IMAGE_HELP = "Read this picture, with a vision model; with a text, by a model that reads both."
 ANSWER_HELP = "What the model is taken to answer to the text about the picture."
-WRITE_HELP = "Let the model write that many tokens as the answer."
-TOKEN_HELP = "Which token looks at the picture, from 0: of the answer, else of the text behind it. Default: the last."
-SAY_HELP = "What the head says at this word: where it looks, and what is heard of it."
+WRITE_HELP = "Let the model write this many tokens as the answer."
+TOKEN_HELP = "Which token looks at the picture, from 0: in the answer, else in the text after it. Default: the last."
+SAY_HELP = "What the head says at this word: where it looks, and what reaches the output."
 SINKS_HELP = "Hatch the model's sinks; the other weights are not scaled up."
 PATCH_HELP = "The patch that looks, row and column from 0. Default: the class token."
 
@@ -183,7 +183,7 @@ def head(
     if image is not None:
         return look_at_picture(name, image, patch, choice, plot, as_json)
     if patch is not None:
-        raise TextError(f"--patch {patch} is a place in a picture: give the picture too, --image.")
+        raise TextError(f"--patch {patch} is a place in a picture: also give the picture, --image.")
     check_output(plot, "--plot", PICTURE_ENDINGS)
     talk = ProgressLine()
     source = typed_source(talk, words, file, model, target)
@@ -402,7 +402,7 @@ LABEL = WORD_WIDTH + 6
 def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
     """The role, a small map, where each token looks, the strongest links, the numbers, and what to type next.
 
-    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are no keys.
+    `top`: keys of each token. `leave_out`: sinks are hatched in the map and are not keys.
     """
     console = stdout_console()
     if looked.saying is not None:
@@ -420,7 +420,7 @@ def print_page(looked: HeadResult, top: int, leave_out: bool) -> None:
         offers.append((f"{this} --window {looked.window + 1}", "the next window"))
     offers.append((f"manyheads look{arguments}{model}", "every head"))
     if looked.source.own:
-        offers.append((f"manyheads head {looked.head} {YOURS}{model}", "the same on a text of your own"))
+        offers.append((f"manyheads head {looked.head} {YOURS}{model}", "the same on your own text"))
     sections = [
         _headline(looked, console),
         _map(looked, links, leave_out, console),

@@ -91,7 +91,7 @@ class PictureResult:
 
     @property
     def others(self) -> dict[str, float]:
-        """The weights of what is no patch (a class token, the text), by name."""
+        """The weights of what is not a patch (a class token, the text), by name."""
         return {name: float(self.row[index]) for name, index in self.grid.others.items()}
 
     def strongest(self) -> list[tuple[int, int, float]]:
@@ -177,7 +177,7 @@ def gather(
         grid = grid_of(recording)
     layer = recording.stacks[head.stack][head.layer]
     if layer.crosses:
-        raise HeadError(f"{head} is cross-attention: its rows are no patches of the picture. Take another layer.")
+        raise HeadError(f"{head} is cross-attention: its rows are not patches of the picture. Choose another layer.")
     # Whose rows are shown: a patch's, the class token's, or all patches' where there is none.
     if place is not None:
         looker, position = f"patch {place[0]},{place[1]}", grid.position(*place)
@@ -218,7 +218,7 @@ def _look_from_text(
     image_read, places = recording.images[0], looking(recording.tokens)[0].nonzero()[:, 0].tolist()
     whose = "the text" if question.answer is None and question.write is None else "the answer"
     if not places:
-        raise TextError("no token stands behind the picture, so none looks at it: write the text behind it.")
+        raise TextError("no token comes after the picture, so none looks at it: write the text after it.")
     if question.token is not None and question.token >= len(places):
         raise ShapeError(
             f"--token {question.token}: {whose} has {len(places)} that look at the picture, counted from 0."

@@ -201,7 +201,7 @@ def look(
     check_output(plot, "--plot", PICTURE_ENDINGS)
     check_output(html, "--html", PAGE_ENDINGS)
     if exact and html is None:
-        raise TextError("--exact needs a page to write: give --html page.html, too.")
+        raise TextError("--exact needs a page to write: also give --html page.html.")
     if (html is not None or open_page) and find_spec("fastapi") is None:
         option = "--html" if html is not None else "--open"
         raise ModelError(f'{option} needs the studio: pip install "manyheads[studio]".')

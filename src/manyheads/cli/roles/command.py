@@ -69,7 +69,7 @@ FAMILY_TEXTS = 300  # of the corpus' beginning: some thousand rows, which tell h
 ASK_HELP = "Rank the heads at this role; may be repeated."
 ALL_HELP = "Also print a ranking for each question, and each head's evidence and examples."
 ELSEWHERE_HELP = "A second corpus, to test which labels hold there too."
-NO_CACHE_HELP = "Measure the corpus anew, and keep nothing for the next run."
+NO_CACHE_HELP = "Measure the corpus again, and keep nothing for the next run."
 KIND_HELP = "What the files hold: text, jsonl or conllu."
 PROBES_HELP = "Also probe repeated random tokens, copying by weights, retrieval (docs/reference/probes.md)."
 PATTERN_HELP = (
@@ -124,8 +124,8 @@ def roles(
 ) -> None:
     """Which head does what over a corpus: how surely, against which chance level, ranked by question.
 
-    Heads are chosen on one half of the texts and reported on the other. With a treebank (.conllu), every relation and
-    coreference too. Several processes: torchrun --nproc-per-node 2 -m manyheads roles ...
+    Heads are chosen on one half of the texts and reported on the other. A treebank (.conllu) adds every relation and
+    coreference. Several processes: torchrun --nproc-per-node 2 -m manyheads roles ...
 
     For example: manyheads roles --corpus treebank.conllu --report roles.html
     """
@@ -218,14 +218,14 @@ def roles(
         if families is not None:
             if texts.total is None:
                 raise TextError(
-                    f"--families reads the corpus again, and {texts.origin} can be read once only: give a file."
+                    f"--families reads the corpus again, and {texts.origin} can be read only once: give a file."
                 )
             head_texts = [document.text for document in islice(texts.open(), FAMILY_TEXTS) if document.text.strip()]
             with talk.step("comparing heads with each other") as progress:
                 drawn = compare.head_families(lm, head_texts, progress=progress)
                 figures.save_families(drawn, families, roles=list(labelled))
     if "run" in labelled.notes:
-        talk.note(f"numbers of the corpus: {labelled.notes['run']} (--no-cache measures anew)")
+        talk.note(f"numbers of the corpus: {labelled.notes['run']} (--no-cache measures again)")
     if count := labelled.num_failed:
         were = "s could not be measured, and were" if count > 1 else " could not be measured, and was"
         talk.note(f"{count:,} text{were} left out")
@@ -375,7 +375,7 @@ def page(
         return [*lines, *ablate] if ablate else lines[:-2]
     if STDIN in sources:  # which is spent: no command is offered that would read it again
         lines += ablate
-        return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read once only")]
+        return [*lines, Text("  to ask more of these texts, write them to a file: stdin can be read only once")]
     arguments = added + (f" --corpus {shlex.join(sources)}" if sources else "")
     ask = [] if best is None else [Text(f'  manyheads roles{arguments} --ask "{best.role}"')]
     return [*lines, *ask, *ablate, Text(f"  manyheads roles{arguments} --report roles.html")]
@@ -544,15 +544,15 @@ def _share(value: float | None) -> str:
 def _legend(hidden: Sequence[str], ranked: bool = False) -> list[Text]:
     """What the columns are, those that are shown and no others. `ranked`: those of one question's ranking."""
     entries = {
-        "score": "share of all attention; of syntax and reference, how often the strongest key is right",
+        "score": "share of all attention; for syntax and reference, how often the strongest key is right",
         "words": "the same, special tokens (or the sinks) left out",
         "norm": "the same by weight x value norm: the share of what the head writes",
         "chance": "the highest chance level on these texts; the surest score is furthest from it on the way to 100%",
         "guess": "the best fixed guess, which must be beaten: an offset, the nearest mention, the same word",
         "rule": "the nearest word of one part of speech on one side, for comparison",
         "above": "difference from chance on the same texts, in percentage points (95%)",
-        "95%": f"the interval of the figure with *, {ABSENT} where too few texts have cases; chance is of the same",
-        "cases": "rows of all tokens, also [CLS] and [SEP]; of syntax and reference, words with an answer",
+        "95%": f"the interval of the figure with *, {ABSENT} where too few texts have cases; chance is for the same",
+        "cases": "rows of all tokens, also [CLS] and [SEP]; for syntax and reference, words with an answer",
         "q": "the q-value of the difference from chance on the same texts; the interval itself may reach chance",
     }
     return [

@@ -1,6 +1,6 @@
 """Where the command writes: stdout for data, stderr for talk, at most 100 columns, colour only for people.
 
-Colour is off where stdout is no terminal or NO_COLOR is set, on where FORCE_COLOR is. Whatever comes from outside (a
+Colour is off where stdout is not a terminal or NO_COLOR is set, on where FORCE_COLOR is. Whatever comes from outside (a
 text, a token, a file's name) is printed through `clean`: it may hold anything, escape sequences too.
 
 A sentence with a link between two of its words, drawn in characters: an arc above, an arrow where it points.

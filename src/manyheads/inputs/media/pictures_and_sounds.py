@@ -288,7 +288,7 @@ def _opened(path: str | os.PathLike[str]) -> PilImage:
     except OSError as error:
         if error.errno is not None:
             raise no_access("read", path, error) from error
-        raise FileAccessError(f"{os.fspath(path)} is a damaged picture ({error}): copy or save it anew.") from error
+        raise FileAccessError(f"{os.fspath(path)} is a damaged picture ({error}): copy or save it again.") from error
     except (ValueError, SyntaxError, EOFError, MemoryError, Image.DecompressionBombError, bomb) as error:
         raise FileAccessError(f"cannot read {os.fspath(path)} as a picture: {error}.") from error
 

@@ -4,7 +4,7 @@ The model's own processor makes the inputs. Each picture becomes a run of image 
 model reads the patches of the picture. `Tokens.images` says which positions those are and how they lie in the picture:
 row by row, as many rows and columns as `image_grid_thw` says (Qwen; less the patches that are merged), else as the
 tokens divide the picture that the processor made into square patches (LLaVA, PaliGemma). Where that is not so (a
-picture cut into several crops, tokens that are no patches), the model is refused with the reason: a head drawn on the
+picture cut into several crops, tokens that are not patches), the model is refused with the reason: a head drawn on the
 wrong patches would be worse than none.
 
 A text without image tokens is put into the processor's chat template, with the pictures before it and the beginning of
@@ -124,7 +124,7 @@ def _processor(lm: LoadedModel) -> Any:
         )
     if any(part in path.lower() for path, _ in lm.model.named_modules() for part in LATENTS):
         raise ModelError(
-            f"{whose} makes tokens of a picture that are no patches of it (a resampler's): nothing can be drawn. Use "
+            f"{whose} makes tokens of a picture that are not patches of it (a resampler's): nothing can be drawn. Use "
             f"record_call with all its inputs."
         )
     if getattr(lm.processor, "tokenizer", None) is None or getattr(lm.processor, "image_token", None) is None:
@@ -207,14 +207,14 @@ def _images(lm: LoadedModel, inputs: Mapping[str, Tensor], count: int) -> tuple[
         patch = math.isqrt(height * width * count // max(num_tokens, 1))
         if not patch or height % patch or width % patch or (height // patch) * (width // patch) * count != num_tokens:
             raise _refusal(
-                lm, f"{num_tokens} image tokens are no grid of square patches of {count} x {height} x {width}"
+                lm, f"{num_tokens} image tokens are not a grid of square patches of {count} x {height} x {width}"
             )
         grids = [(height // patch, width // patch, (height, width))] * count
     images, used = [], 0
     for rows, columns, size in grids:
         patches = places[used : used + rows * columns]
         if len(patches) < rows * columns or patches[-1] - patches[0] != len(patches) - 1:
-            raise _refusal(lm, f"the {rows} x {columns} patches of a picture are no single run of tokens")
+            raise _refusal(lm, f"the {rows} x {columns} patches of a picture are not a single run of tokens")
         images.append(ImageSpan(patches[0], rows, columns, size))
         used += len(patches)
     if used != len(places):

@@ -107,7 +107,7 @@ def convert_to_gqa(
     except ModelError as error:
         raise _cannot(lm, str(error).replace(ADVICE, "")) from error
     present = sites[0].num_kv_heads
-    story = f"as many key/value heads as before, {present}: nothing was changed"
+    story = f"the same number of key/value heads as before, {present}: nothing was changed"
     if present != num_kv_heads:
         how = "those that are alike" if regroup else "neighbours"
         story = f"{present} key/value heads merged into {num_kv_heads}, {how}"
@@ -421,7 +421,7 @@ tags: [grouped-query-attention]
 # {before.name}, {before.sites[0].num_kv_heads} key/value heads merged into {lm.num_kv_heads}
 
 Keys and values of each group of heads were replaced by their mean (Ainslie et al. 2023), which costs quality until the
-model is trained on. There are as many query heads as before, {before.sites[0].num_heads} a layer;
+model is trained on. The number of query heads is unchanged, {before.sites[0].num_heads} a layer;
 `manyheads.json` says which old head is where now.
 
 **From:** {before.name}, a {before.architecture}; blake2b digest of its weights

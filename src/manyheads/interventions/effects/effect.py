@@ -91,7 +91,7 @@ class Effect(Shown, Plotted, NotIterated):
         if self.control:
             low, high = min(self.control), max(self.control)
             things = "layers" if self.plan.on_places and not self.plan.on_heads else "heads"
-            controls = f"as many random {things}: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
+            controls = f"the same number of random {things}: {np.mean(self.control):.4g} ({low:.4g} to {high:.4g})"
         unit = f" {self.unit}" if self.unit else ""
         texts = plural(self.num_texts, "text")
         over = texts if self.low is None else f"{self.low:.4g} to {self.high:.4g} over {texts}"
@@ -144,7 +144,7 @@ def effect(
     drawn = random_plans(plan, lm.spec, controls, seed, layers)
     few = ": there are no others" if 0 < len(drawn) < controls else ""
     things = " and ".join(["heads"] * bool(plan.on_heads) + ["layers"] * bool(plan.on_places))
-    sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of as many {things}{few}"
+    sets = f"{len(drawn)} random set{'s' * (len(drawn) > 1)} of the same number of {things}{few}"
     why_none = f"too few {things} are left beside those of {plan}" if things else "positions belong to no head"
     if len(_named_heads(plan, lm.spec)) == sum(site.num_heads for site in lm.spec.sites):
         why_none = "the plan is on every head, so that no others are left to draw"

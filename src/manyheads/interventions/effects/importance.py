@@ -242,7 +242,7 @@ def importance(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "importance")
     one_of("estimator", estimator, ("auto", *ESTIMATORS), StatisticError)
-    one_of("reduce", reduce, REDUCE, StatisticError, "is no way to sum a gradient")
+    one_of("reduce", reduce, REDUCE, StatisticError, "is not a way to sum a gradient")
     whole("num_tokens", num_tokens, 1, StatisticError, TOKENS_OF_A_BATCH)
     inputs = Inputs.of(given)
     chosen, why = choose_metric(lm, metric, inputs.labels)
@@ -562,9 +562,9 @@ def _gated(lm: LoadedModel, batch: Batch) -> Iterator[_Gates]:
 
 
 WAYS = {  # in the order in which they are taken
-    EACH_LAYER: "as many groups of each layer",
+    EACH_LAYER: "the same number of groups from each layer",
     ANYWHERE: "the least groups of all layers",
-    EACH_GROUP: "as many heads of each group",
+    EACH_GROUP: "the same number of heads from each group",
 }
 Way = Literal["each layer", "anywhere", "each group"]
 
@@ -647,8 +647,9 @@ def lowest_heads(
     - `lm`: a loaded model.
     - `given`: what is read, as in `effect`.
     - `count`: how many heads go.
-    - `estimator`: what ranks heads or groups, as in `importance`: of a model of over 100 heads the gradient.
-    - `loss`: instead of `count`, as many as the loss allows: nats a token by which it may rise at most, on these texts.
+    - `estimator`: what ranks heads or groups, as in `importance`: the gradient for a model with over 100 heads.
+    - `loss`: instead of `count`, the largest rise of the loss on these texts, in nats a token: as many heads go as it
+      allows.
     - `way`: how they go where they share key/value heads: "each layer", "anywhere" (whole groups), or "each group" (as
       many heads of each: that frees no cache). None: in whole groups, as many of each layer if the number allows it;
       with `loss`, anywhere.
@@ -680,7 +681,7 @@ def lowest_heads(
     if way is not None and way not in ways:
         goes = "heads can go" if count is None else f"{count} heads can go"
         can = f"{goes} by {' or '.join(map(repr, ways))}" if ways else "no heads share keys"
-        raise HeadError(f"way={way!r} is none for {lm.name}: {can}.")
+        raise HeadError(f"way={way!r} is not available for {lm.name}: {can}.")
     inputs = Inputs.of(given)
     chosen, _ = choose_metric(lm, metric, inputs.labels)
     if count is None:
@@ -739,9 +740,9 @@ def lowest_heads(
         heads_by_way[name] = lm.spec.select(fits)
     changes = dict(zip(ways, lost(list(heads_by_way.values())), strict=True))
     reasons = {
-        EACH_LAYER: "only whole groups free cache, and a config can say as many of each layer",
-        ANYWHERE: f"only whole groups free cache, and {count} heads cannot be as many of each layer",
-        EACH_GROUP: f"{count} heads are no whole groups that can go; this frees no cache",
+        EACH_LAYER: "only whole groups free cache, and a config can describe the same number in each layer",
+        ANYWHERE: f"only whole groups free cache, and {count} heads do not divide evenly over the layers",
+        EACH_GROUP: f"{count} heads are not whole groups that can go; this frees no cache",
     }
     taken = way or next(name for name in WAYS if name in ways)
     others = "; ".join(f"{WAYS[name]}: {changes[name]:+.4g}" for name in ways if name != taken)

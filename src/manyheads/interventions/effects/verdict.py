@@ -86,7 +86,8 @@ def verdict(outcome: Effect) -> Verdict:
 
 
 def control_things(outcome: Effect) -> str:
-    """What the random sets of an effect are: "random heads", "random sets of as many heads", "random layers" ..."""
+    """What the random sets of an effect are: "random heads", "random sets of the same number of heads", "random layers"
+    ..."""
     steps = tuple(outcome.plan.on_heads.values())
     plural = "s" * (len(outcome.control) != 1)
     places = tuple(outcome.plan.on_places.values())
@@ -95,7 +96,7 @@ def control_things(outcome: Effect) -> str:
     if one_layer or (outcome.num_heads == 1 and not places):
         return f"random {'layer' if whole_layers else 'head'}{plural}"
     mixed = "heads and layers" if places else "heads"
-    return f"random set{plural} of as many {'layers' if whole_layers else mixed}"
+    return f"random set{plural} of the same number of {'layers' if whole_layers else mixed}"
 
 
 def importance_verdict(result: Importance) -> str:

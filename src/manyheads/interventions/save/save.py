@@ -59,7 +59,7 @@ class PrunedModel(LoadedModel):
 
     @property
     def removed(self) -> tuple[Head, ...]:
-        """The removed heads, by their names in the architecture as it was built: of all cuts together."""
+        """The heads that all cuts together removed, by their names in the architecture as it was built."""
         return tuple(head for cut in kept_in(self.model) for head in cut.removed)
 
     def to_dict(self) -> Json:
@@ -152,7 +152,7 @@ def save(
     if evidence is not None and not isinstance(evidence, str):
         raise ModelError(f"evidence is a {type(evidence).__name__}: give a text, for the model card.")
     if only is not None:
-        one_of("only", only, ONLY, ModelError, "is no form; None writes both")
+        one_of("only", only, ONLY, ModelError, "is not a form; None writes both")
     faults: list[str] = []
     lm, tried_on = where_to_try(lm)
     # Drafts are written one by one into the same folder, and tried there: what is kept is exactly what was tried.

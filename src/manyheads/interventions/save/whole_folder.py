@@ -93,8 +93,8 @@ def require_replaceable(target: Path, inside: str, names: re.Pattern[str] = OURS
     if entries and (strange or not (target / mark).is_file()):
         content = f"{strange[0]!r} in it is not of" if strange else "what is in it is not of"
         raise FileAccessError(
-            f"cannot write {target}: it is there, and {content} an earlier save by manyheads, which alone would be "
-            f"replaced. Name a new folder."
+            f"cannot write {target}: it exists, and {content} an earlier save by manyheads. Only such "
+            f"a save would be replaced. Name a new folder."
         )
 
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 WRONG = 1  # the exit code
 EXERCISE_HELP = "Its name, or how it begins. Default: list the exercises."
 SOLUTION_HELP = "A Python file with the function: it is run, in a process of its own. Default: print the task."
-START_HELP = "Write a file to begin with; one that is there stays as it is."
+START_HELP = "Write a file to begin with; an existing file stays as it is."
 SECONDS_HELP = "How long the solution may take."
-SEED_HELP = "Draw the inputs from this seed. Default: others each time."
-CODE_HELP = "Print the code of all points for a learner of this name, to hand in."
+SEED_HELP = "Draw the inputs from this seed. Default: new inputs each time."
+CODE_HELP = "Print a code with all points of the learner of this name, to hand in."
 
 
 def practice(
@@ -127,7 +127,7 @@ def _begin(task: Exercise, start: Path | None, as_json: bool) -> None:
             with open(start, "x", encoding="utf-8") as file:  # "x": never in the place of somebody's work
                 file.write(task.stub)
         except FileExistsError:
-            raise FileAccessError(f"{start} is there already, and stays as it is: name another file.") from None
+            raise FileAccessError(f"{start} already exists, and stays as it is: name another file.") from None
         except (OSError, ValueError) as error:
             raise no_access("write", start, error) from error
     if as_json:

@@ -99,7 +99,7 @@ def print_lesson(page: Lesson, console: Console, load: Load, seed: int | None, c
     if page.checks:
         emit(f"{seed_words}To judge an answer: manyheads learn {page.slug}{option} --answer CHECK VALUE")
     if page.interviews:
-        emit(f"To count the points that yours made: manyheads learn {page.slug} --answer INTERVIEW NUMBER")
+        emit(f"To count the points that your answer made: manyheads learn {page.slug} --answer INTERVIEW NUMBER")
 
 
 def print_ran(ran: Ran, console: Console, complete: bool) -> None:

@@ -40,11 +40,11 @@ MAX_SEED = 2**31
 LESSON_HELP = "Its name or its number. Default: list the lessons."
 INPUTS_HELP = "With --run or --answer: values that differ from those of the page, as in scale=none."
 LANGUAGE_HELP = "Its text in this language, where it has been translated: de."
-ANSWER_HELP = "Check this answer; of an interview question, how many of its points yours made."
+ANSWER_HELP = "Check this answer; for an interview question, how many of its points your answer made."
 SEED_HELP = "Draw the numbers of the questions from this seed."
 REPORT_HELP = "Make a class's table: what follows are progress codes, or files with one on each line."
 OUT_HELP = "With --report: write the table: .parquet, .csv or .json."
-ALL_HELP = "Print every table whole, and every head's."
+ALL_HELP = "Print every table whole, with all heads."
 
 Load = Callable[[str], Any]
 
@@ -72,7 +72,7 @@ def learn(
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """Lessons whose every number is computed as you read: cells to run with your own numbers, questions, points.
+    """Lessons whose numbers are all computed as you read: cells to run with your own numbers, questions, points.
 
     For example: manyheads learn one-head
     """
@@ -90,7 +90,7 @@ def learn(
         points_in_words = f"{points:g} point{'' if points == 1 else 's'}"
         if not yes:
             if sys.stdin is None or not sys.stdin.isatty():  # a shell may have closed it
-                raise LessonError("--reset forgets all points: add --yes where nobody can be asked.")
+                raise LessonError("--reset forgets all points: add --yes if nobody can be asked.")
             if input(f"Forget {points_in_words}? [y/N] ").strip().casefold() not in ("y", "yes"):
                 talk.note("nothing was forgotten.")
                 return
@@ -117,10 +117,10 @@ def learn(
         raise LessonError(f"there is no lesson {lesson[:60]!r}.{guess} There are: {', '.join(shelf)}.")
     page = shelf[slugs[0]]
     if page.language != language:
-        talk.note(f"lesson {page.slug!r} is not there in {language!r}: this is the English one.")
+        talk.note(f"lesson {page.slug!r} is not available in {language!r}: this is the English one.")
     parted = [pair.partition("=") for pair in inputs or []]
     if wrong := [name for name, equals, _ in parted if not equals]:
-        raise LessonError(f"{wrong[0][:60]!r} is no NAME=VALUE: write it as in scale=none.")
+        raise LessonError(f"{wrong[0][:60]!r} is not NAME=VALUE: write it as in scale=none.")
     values = {name: value for name, _, value in parted}
     if values and not (cell or answered):
         raise LessonError("NAME=VALUE goes with --run CELL or --answer CHECK VALUE: add one of them.")
@@ -231,7 +231,9 @@ def _judged(
     if isinstance(block, InterviewBlock):  # its points are the reader's to count: no program judges what was said aloud
         count = len(block.points)
         if not (answer.isascii() and answer.isdigit() and int(answer) <= count):
-            raise LessonError(f"{answer[:60]!r} is no number of points: say how many your answer made, 0 to {count}.")
+            raise LessonError(
+                f"{answer[:60]!r} is not a number of points: say how many your answer made, 0 to {count}."
+            )
         right, words = int(answer) == count, f"{int(answer)} of {count} points made."
         document |= {"question": lessons.say(block.question, load), "choices": [], "answer": answer, "answered": True}
         return document | {"right": right, "points": int(right), "words": words, "solution": ""}

@@ -41,7 +41,7 @@ SEEDS_HELP = "How many seeds to train. Default: 3."
 TRIAL_HELP = "A trial of seconds: everything runs, and no result is shown."
 MADE_HELP = "Folder to write; a stopped reproduction continues from it. Default: the name."
 OPENING = (
-    "What papers report, each line in short. A reproduction trains small models on this machine and says whether",
+    "What papers report, in short. A reproduction trains small models on this machine and says whether",
     "it comes out there: the paper's number, ours for three seeds, a verdict (times on two cores).",
     "",
 )
@@ -63,8 +63,8 @@ def train(
 ) -> None:
     """Train a small model that shows one thing about heads, and write what came out into a folder.
 
-    A training that was stopped continues with the same line, with the same losses as if it had never stopped.
-    Several processes share every batch: torchrun --nproc-per-node 2 -m manyheads train induction
+    Type the same line again to continue a training that was stopped: its losses are those of a training without the
+    stop. Several processes share every batch: torchrun --nproc-per-node 2 -m manyheads train induction
 
     For example: manyheads train induction --out circuit
     """

@@ -86,7 +86,7 @@ def picture_of(rule: Rule, tokens: Sequence[str]) -> Float64[ndarray, "n n"]:
         "after a copy": lambda q, k: 0 < k <= q and lower[k - 1] == lower[q],
     }
     if rule not in paints:
-        raise PlanError(f"rule={rule!r} is no rule: use one of {', '.join(RULES)}.")
+        raise PlanError(f"rule={rule!r} is not a rule: use one of {', '.join(RULES)}.")
     return np.array([[float(paints[rule](q, k)) for k in range(count)] for q in range(count)])
 
 
@@ -113,7 +113,7 @@ class DrawnHead:
         return _feature_names(self.reads, self.vocabulary)
 
     def features(self, tokens: Sequence[str]) -> Float64[ndarray, "n f"]:
-        """X: what the head sees of each token. A word that it does not know is no word to it. Errors: ShapeError."""
+        """X: what the head sees of each token. A word that it does not know is not a word to it. Errors: ShapeError."""
         return _features(tokens, self.reads, self.vocabulary)
 
     def weights(self, tokens: Sequence[str]) -> Float64[ndarray, "n n"]:
@@ -165,9 +165,9 @@ def draw(
     """
     wished = wished_rows(tokens, picture)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise ShapeError(f"{width=} is no width of a head: give a whole number of 1 or more.")
+        raise ShapeError(f"{width=} is not a width of a head: give a whole number of 1 or more.")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise PlanError(f"{steps=} is no number of training steps: give a whole number, 0 for none.")
+        raise PlanError(f"{steps=} is not a number of training steps: give a whole number, 0 for none.")
     if isinstance(reads, str) or not reads or not set(reads) <= set(FEATURES):
         raise PlanError(f"reads={reads!r}: give at least one of {', '.join(FEATURES)}, as a list.")
     groups: tuple[Feature, ...] = tuple(group for group in FEATURES if group in set(reads))
@@ -189,7 +189,7 @@ def wished_rows(tokens: Sequence[str], picture: Float64[ndarray, "n n"]) -> Floa
             f"{len(tokens)} x {len(tokens)} cells."
         )
     if not np.isfinite(picture).all() or (picture < 0).any():
-        raise PlanError("the picture has numbers below 0, or that are no numbers: give 0 for empty, more for painted.")
+        raise PlanError("the picture has numbers below 0, or that are not numbers: give 0 for empty, more for painted.")
     totals = picture.sum(1, keepdims=True)
     if not totals.any():
         raise PlanError("the picture is empty: paint at least one cell.")

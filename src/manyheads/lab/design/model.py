@@ -38,7 +38,7 @@ vectors are chosen with care: random ones are alike to 0.5 and more somewhere, a
 could be given. Both codes on this page come with proven bounds.
 
 - Tokens are the words of an extended BCH code, bits written as +-1/8: two of them differ in at least 24 of 64 places
-  (22 in the larger code), so their product is at most 0.25 (0.3125). Special tokens have no code: they are no words,
+  (22 in the larger code), so their product is at most 0.25 (0.3125). Special tokens have no code: they are not words,
   and match nothing, as in the statistics of duplicates and induction.
 - Places are 32 pairs (cos, sin) that turn by `2 pi f / P` per step, as sinusoidal positions do; so one fixed matrix, a
   rotation, takes every place to the place `offset` further on. The frequencies f are the 64 elements of a
@@ -223,11 +223,11 @@ def build(
             )
     heads = [[random() if design is None else design for design in layer] for layer in layers]
     if isinstance(max_positions, bool) or not isinstance(max_positions, int) or max_positions < 2:
-        raise ShapeError(f"{max_positions=} is no number of tokens that a text may have: give 2 or more.")
+        raise ShapeError(f"{max_positions=} is not a number of tokens that a text may have: give 2 or more.")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
-        raise PlanError(f"{noise=} is no strength: give 0 for none, 1 for as much noise as weights, or any between.")
+        raise PlanError(f"{noise=} is not a strength: give 0 for none, 1 for as much noise as weights, or any between.")
     if isinstance(seed, bool) or not isinstance(seed, int):
-        raise PlanError(f"{seed=} is no seed: give a whole number.")
+        raise PlanError(f"{seed=} is not a seed: give a whole number.")
     for name, design in _named(heads):
         if design.kind == "offset" and causal and design.offset > 0:
             raise PlanError(
@@ -582,11 +582,11 @@ def members_of(design: HeadDesign, tokenizer: Tokenizer) -> frozenset[int]:
     for token in design.members:
         if isinstance(token, int):
             if not 0 <= token < len(tokenizer):
-                raise PlanError(f"{token} is no token: the tokenizer's ids are 0 to {len(tokenizer) - 1}.")
+                raise PlanError(f"{token} is not a token: the tokenizer's ids are 0 to {len(tokenizer) - 1}.")
         elif token not in vocabulary:
             pieces = tokenizer.convert_ids_to_tokens(tokenizer(token)["input_ids"])
             raise PlanError(
-                f"{token!r} is no token of the tokenizer, which reads it as {pieces}: give one of its tokens."
+                f"{token!r} is not a token of the tokenizer, which reads it as {pieces}: give one of its tokens."
             )
         token_ids.add(token if isinstance(token, int) else vocabulary[token])
     return frozenset(token_ids)

@@ -39,7 +39,9 @@ class HeadDesign:
     def __post_init__(self) -> None:
         number = self.sharpness
         if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= SHARPEST:
-            raise PlanError(f"sharpness={number!r} is no gap between scores: give nats, above 0, up to {SHARPEST:g}.")
+            raise PlanError(
+                f"sharpness={number!r} is not a gap between scores: give nats, above 0, up to {SHARPEST:g}."
+            )
 
     def least_mass(self, num_keys: int, num_targets: int = 1) -> float:
         """The share of a row's weight on its targets, at the least, if it sees `num_keys` keys, targets among them.
@@ -65,7 +67,7 @@ def next(sharpness: int | float = SHARP) -> HeadDesign:
 def offset(tokens: int, sharpness: int | float = SHARP) -> HeadDesign:
     """Attends to the token at this distance: -2 is two before, 0 the token itself."""
     if isinstance(tokens, bool) or not isinstance(tokens, int):
-        raise PlanError(f"{tokens!r} is no number of tokens: give a whole one, -2 for two tokens before.")
+        raise PlanError(f"{tokens!r} is not a number of tokens: give a whole one, -2 for two tokens before.")
     roles = {-1: "previous token", 0: "self", 1: "next token"}
     return HeadDesign("offset", sharpness, roles.get(tokens, f"offset {tokens:+d}"), offset=tokens)
 
@@ -80,7 +82,9 @@ def separator(token: str | None = None, sharpness: int | float = SHARP) -> HeadD
     if token is None:
         return HeadDesign("separator", sharpness, "sink")
     if not isinstance(token, str):
-        raise PlanError(f"{token!r} is no token: give a text such as '[SEP]' or '.', or nothing for the tokenizer's.")
+        raise PlanError(
+            f"{token!r} is not a token: give a text such as '[SEP]' or '.', or nothing for the tokenizer's."
+        )
     return HeadDesign("members", sharpness, "sink", members=frozenset([token]))
 
 
@@ -100,7 +104,9 @@ def token_class(
     if callable(members):
         return HeadDesign("members", sharpness, role, members=members)
     if isinstance(members, str) or not isinstance(members, Iterable):
-        raise PlanError(f"members={members!r} is no class of tokens: give a list such as ['the', 'a'], or a function.")
+        raise PlanError(
+            f"members={members!r} is not a class of tokens: give a list such as ['the', 'a'], or a function."
+        )
     tokens = frozenset(members)
     if strange := [token for token in tokens if isinstance(token, bool) or not isinstance(token, str | int)]:
         raise PlanError(f"{strange[0]!r} is neither a token nor an id: members are texts or whole numbers.")

@@ -184,7 +184,7 @@ def _judge(right: Right, kind: str, choices: Sequence[str], points: int | float,
     if kind == "choice":
         choice = _choice(choices, written)
         if choice is None:
-            return Verdict.no_answer(f"{written[:40]!r} is none of the choices: {'; '.join(choices)}.")
+            return Verdict.no_answer(f"{written[:40]!r} is not one of the choices: {'; '.join(choices)}.")
         written = choice
     forms = _forms(written)
     right_forms = {form for text in (right.answer, *right.also) for form in _forms(str(text))}
@@ -237,14 +237,14 @@ def _judge_number(right: Right, points: int | float, written: str, question: str
     quantity = read_quantity(written)
     if quantity is None:
         like = "0.25 or 1/4" if not right.unit or right.unit in NOUNS or right.free else f"4 {right.unit}"
-        return Verdict.no_answer(f"{written[:40]!r} is no number: write one, as in {like}.")
+        return Verdict.no_answer(f"{written[:40]!r} is not a number: write one, as in {like}.")
     dimension, unit = dimension_of(right.unit), quantity.unit
     if right.free and (not unit or _completed(unit, "B") is not None):
-        return Verdict.no_answer(f"{written} of what? The unit is part of the answer: write it behind the number.")
+        return Verdict.no_answer(f"{written} of what? The unit is part of the answer: write it after the number.")
     factor = _factor(right, unit, dimension, question)
     if factor is None:
         other = next((name for name in DIMENSIONS if name != COUNT and factor_of(unit, name) is not None), None)
-        words = f"{unit[:20]!r} is no unit here" if other is None else f"{unit} measures {other}"
+        words = f"{unit[:20]!r} is not a unit here" if other is None else f"{unit} measures {other}"
         words = f"{unit} says a share" if unit.casefold() in SHARES else words
         return Verdict.no_answer(f"{words}; the question asks for {dimension if right.free else right.unit or COUNT}.")
     # From here on numbers are compared in the question's unit.
@@ -267,7 +267,7 @@ def _judge_number(right: Right, points: int | float, written: str, question: str
 
 
 def _factor(right: Right, unit: str, dimension: str, question: str) -> float | None:
-    """How many of the dimension's first unit this unit is; None where it is no unit for this question."""
+    """How many of the dimension's first unit this unit is; None where it is not a unit for this question."""
     if not unit:
         return factor_of(right.unit, dimension)
     if unit.casefold() in POINTS:

@@ -61,7 +61,7 @@ in it at that moment, and the cell is then run and shown.
 `scene NAME` is a scene of the studio's player (word, layer), played on `sentence:` with `head:` and `word:`.
 In the head, `group:` is one of GROUPS, under which the lesson is listed (Basics where none is given). `order:` is a
 number: lessons are listed by it, and one without it comes last. `everyone: yes` marks a lesson that everybody should
-take. `fresh: yes` draws the inputs of all checks anew each time the lesson is opened.
+take. `fresh: yes` draws the inputs of all checks again each time the lesson is opened.
 
 A page in another language is a file of the same name in a folder of that language's code (pages/de/one-head.md): prose,
 titles and questions are translated, blocks and their inputs stay, in the same order. `words:` in its head is a list of
@@ -231,7 +231,7 @@ def read_lesson(slug: str, text: str, language: str = ENGLISH) -> Lesson:
     _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order", "group", "everyone"))
     order = values.get("order", str(LAST))
     if not order.isascii() or not order.isdigit():
-        raise LessonError(f"lesson {slug!r}: order: {order!r} is no whole number of 0 or more.")
+        raise LessonError(f"lesson {slug!r}: order: {order!r} is not a whole number of 0 or more.")
     group = values.get("group", GROUPS[0])
     if group not in GROUPS:
         raise LessonError(f"lesson {slug!r}: group: {group[:40]!r} is none: use one of {', '.join(GROUPS)}.")
@@ -303,7 +303,7 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
         )
     num_points = values.pop("points", "1")
     if not num_points.isascii() or not num_points.isdigit() or int(num_points) < 1:
-        raise LessonError(f"{where}: points: {num_points!r} is no whole number of 1 or more.")
+        raise LessonError(f"{where}: points: {num_points!r} is not a whole number of 1 or more.")
     cell = values.pop("cell") if kind == "predict" else None
     return CheckBlock(name, question, answer, choices, int(num_points), values.pop("run", name), values, cell)
 
@@ -326,7 +326,7 @@ def _with_lists(where: str, text: str, *listed: str) -> tuple[dict[str, str], di
 def _pair(where: str, line: str, mark: str = ":") -> tuple[str, str]:
     name, found_mark, value = line.partition(mark)
     if not found_mark or not name.strip():
-        raise LessonError(f"{where}: {line[:60]!r} is no line 'name{mark.rstrip()} value'.")
+        raise LessonError(f"{where}: {line[:60]!r} is not a line 'name{mark.rstrip()} value'.")
     return name.strip(), value.strip()
 
 

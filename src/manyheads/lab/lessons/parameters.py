@@ -78,11 +78,13 @@ class Parameter:
             high = MAX_NUMBER if self.high is None else self.high
             if not low <= read <= high or (self.whole and read != int(read)):  # NaN is not within
                 kind = "whole number" if self.whole else "number"
-                raise LessonError(f"{self.name}={str(value)[:40]!r} is no {kind} from {low:,g} to {high:,g}: give one.")
+                raise LessonError(
+                    f"{self.name}={str(value)[:40]!r} is not a {kind} from {low:,g} to {high:,g}: give one."
+                )
             return int(read) if self.whole else read
         value = str(value)
         if self.kind == "choice" and value not in self.choices:
-            raise LessonError(f"{self.name}={value[:40]!r} is no choice: use one of {', '.join(self.choices)}.")
+            raise LessonError(f"{self.name}={value[:40]!r} is not a choice: use one of {', '.join(self.choices)}.")
         if len(value) > MAX_TEXT:
             raise LessonError(f"{self.name} has {len(value):,} characters: give {MAX_TEXT:,} at the most.")
         return value
@@ -137,7 +139,7 @@ def read_values(parameters: Sequence[Parameter], changes: Mapping[str, Value], w
     """
     known = {parameter.name: parameter for parameter in parameters}
     if unknown := sorted(set(changes) - set(known)):
-        raise LessonError(f"{unknown[0][:40]!r} is no parameter of {where}: it has {', '.join(known) or 'none'}.")
+        raise LessonError(f"{unknown[0][:40]!r} is not a parameter of {where}: it has {', '.join(known) or 'none'}.")
     values = Values({name: parameter.read(changes.get(name, parameter.value)) for name, parameter in known.items()})
     for parameter in parameters:
         filled = parameter.fills.get(str(values[parameter.name]), {})
@@ -212,15 +214,18 @@ def read_matrix(name: str, written: str) -> Float64[ndarray, "rows columns"]:
         try:
             return float(text)
         except ValueError:
-            raise LessonError(f"{name}: {text[:40]!r} is no number. Write numbers as in '1 0.5; -2 3'.") from None
+            raise LessonError(f"{name}: {text[:40]!r} is not a number. Write numbers as in '1 0.5; -2 3'.") from None
 
     # A comma within a number could mean anything in a table: a half (0,5), or three entries (1,0,0).
     if unclear := re.search(r"\S*\d,[\d.]\S*", written):
-        raise LessonError(f"{name}: {unclear[0][:40]!r} is unclear. Part numbers by blanks, and write a half as 0.5.")
+        raise LessonError(
+            f"{name}: {unclear[0][:40]!r} is unclear. Separate numbers by spaces, and write a half as 0.5."
+        )
     rows = [row.replace(",", " ").split() for row in written.replace(";", "\n").split("\n") if row.strip()]
     if not rows or len({len(row) for row in rows}) > 1 or len(rows) > MAX_SIDE or len(rows[0]) > MAX_SIDE:
         raise LessonError(
-            f"{name}: write rows of equally many numbers, up to {MAX_SIDE} by {MAX_SIDE}, a line each or parted by ;."
+            f"{name}: write rows of the same length, up to {MAX_SIDE} by {MAX_SIDE}, "
+            "each on a line of its own or separated by ;."
         )
     table = np.array([[entry(text) for text in row] for row in rows])
     if not (np.abs(table) <= MAX_NUMBER).all():
@@ -297,7 +302,7 @@ class Quantity:
 
 
 def read_quantity(written: str) -> Quantity | None:
-    """The number and unit of a text, the unit as it is written; None for what is no number."""
+    """The number and unit of a text, the unit as it is written; None for what is not a number."""
     match = _WRITTEN.fullmatch(
         re.sub(r"^([+-]) (?=[\d.,])", r"\1", " ".join(re.sub("[\u2212\u2013]", "-", written).split()))
     )
@@ -332,7 +337,7 @@ def dimension_of(unit: str) -> str:
     for name, units in DIMENSIONS.items():
         if unit in units:
             return name
-    raise KeyError(f"{unit!r} is no unit that we know")
+    raise KeyError(f"{unit!r} is not a unit that we know")
 
 
 def factor_of(unit: str, dimension: str) -> float | None:

@@ -69,7 +69,7 @@ class Progress:
         except OSError as error:
             self.trouble = str(no_access("read", self.path or "", error))
         except (ValueError, RecursionError):
-            self.trouble = f"{self.path} is damaged and was read as empty: it is written anew with the next point."
+            self.trouble = f"{self.path} is damaged and was read as empty: it is written again with the next point."
 
     def of(self, lesson: str, questions: Mapping[str, int]) -> tuple[int, int | float]:
         """The number of these questions that are answered, and the points that they gave."""

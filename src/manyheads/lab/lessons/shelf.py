@@ -212,7 +212,7 @@ def _reference(where: str, written: str) -> tuple[str, dict[str, str]]:
         raise LessonError(f"{where}: {{{{{written[:60]}}}}} cannot be read: {error}.") from None
     pairs = [text.partition("=") for text in inputs]
     if wrong := [key for key, equals, _ in pairs if not equals]:
-        raise LessonError(f"{where}: {wrong[0][:40]!r} in {{{{{written[:60]}}}}} is no input: write name=value.")
+        raise LessonError(f"{where}: {wrong[0][:40]!r} in {{{{{written[:60]}}}}} is not an input: write name=value.")
     return name, {key: value for key, _, value in pairs}
 
 
@@ -232,7 +232,7 @@ def ask(check: CheckBlock, inputs: Mapping[str, Value] | None = None) -> tuple[s
     def fill(text: str) -> str:
         if lacking := [name for name in PLACE.findall(text) if name not in values]:
             raise LessonError(
-                f"check {check.name!r}: {{{lacking[0]}}} is no input. It has {', '.join(values) or 'none'}."
+                f"check {check.name!r}: {{{lacking[0]}}} is not an input. It has {', '.join(values) or 'none'}."
             )
         return singular(PLACE.sub(lambda match: written(values[match[1]]), text))
 

@@ -92,7 +92,7 @@ def _plain_name(name: str) -> str:
     name = " ".join(unicodedata.normalize("NFC", name).split())
     if not name or len(name) > MOST_NAME or ":" in name or not name.isprintable():
         raise LessonError(
-            f"{name[:MOST_NAME]!r} is no name for a code: give 1 to {MOST_NAME} characters, and no colon."
+            f"{name[:MOST_NAME]!r} is not a name for a code: give 1 to {MOST_NAME} characters, and no colon."
         )
     return name
 
@@ -120,13 +120,13 @@ def progress_code(name: str) -> ProgressCode:
 def read_code(text: str) -> ProgressCode:
     """What a code says. Capitals, blanks and hyphens do not matter behind the name; O is 0, I and L are 1.
 
-    Errors: LessonError for what is no code, has a typing error, was changed, or is of a newer version.
+    Errors: LessonError for what is not a code, has a typing error, was changed, or is of a newer version.
     """
     name, colon, letters = text.rpartition(":")
     letters = re.sub(r"[\s\-\u2010-\u2015]", "", letters).upper().translate(READ_AS)
     if not colon or len(letters) != CHARACTERS or set(letters) - set(ALPHABET):
         raise LessonError(
-            f"{text.strip()[:60]!r} is no progress code: it is a name, a colon, and {CHARACTERS} letters and digits."
+            f"{text.strip()[:60]!r} is not a progress code: it is a name, a colon, and {CHARACTERS} letters and digits."
         )
     name = _plain_name(name)
     number = 0
@@ -217,6 +217,6 @@ def _lines_of(source: str | Path | ProgressCode) -> Iterable[str]:
     except (OSError, ValueError) as error:
         raise no_access("read", source, error) from error
     if len(content) > MOST_BYTES:
-        raise LessonError(f"{source} has more than {MOST_BYTES:,} bytes: that is no list of codes.")
+        raise LessonError(f"{source} has more than {MOST_BYTES:,} bytes: that is not a list of codes.")
     text = content.decode("utf-8-sig", "replace")
     return [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]

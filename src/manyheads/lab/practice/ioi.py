@@ -433,7 +433,7 @@ PATH = Exercise(
         ),
         mistake(
             "all that reaches the receiver",
-            "the receiver reads its clean input: the part that other heads wrote is in it, too.",
+            "the receiver reads its clean input: it also holds the part that other heads wrote.",
             last="all that arrives",
         ),
         mistake("held in the last run", "in the last run heads are free: they answer to the receiver.", last="held"),

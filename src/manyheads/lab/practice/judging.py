@@ -69,12 +69,12 @@ def judge(exercise: str, function: Function, *, seed: int | None = None, keep: b
     - `keep`: note the points of a right solution of `EXERCISES`, where `manyheads learn` keeps its own.
 
     There is no limit of time here: `judge_file` has one. Cost: some milliseconds, and what the solution takes.
-    Errors: LessonError for an unknown exercise, a seed that is none, and what is no function. What the solution itself
-    raises is a verdict.
+    Errors: LessonError for an unknown exercise, a seed that is none, and what is not a function. What the solution
+    itself raises is a verdict.
     """
     task = exercise_of(exercise)
     if not callable(function):
-        raise LessonError(f"{in_words(function)} is no function: give {task.function}, without brackets.")
+        raise LessonError(f"{in_words(function)} is not a function: give {task.function}, without brackets.")
     verdict = verdict_on(task, function, checked_seed(seed))
     return with_points(task, verdict) if keep else verdict
 
@@ -84,7 +84,7 @@ def checked_seed(seed: int | None) -> int:
     if seed is None:
         return secrets.randbelow(MAX_SEED)
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < MAX_SEED:
-        raise LessonError(f"seed={seed!r} is no seed: give a whole number from 0 to {MAX_SEED - 1:,}.")
+        raise LessonError(f"seed={seed!r} is not a seed: give a whole number from 0 to {MAX_SEED - 1:,}.")
     return seed
 
 

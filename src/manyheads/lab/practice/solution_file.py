@@ -1,6 +1,6 @@
 """Solutions in files: each is run in a process of its own, which is ended when its time is over.
 
-A solution is code, and may do whatever its writer may: the process is no sandbox. What it is for: an endless loop, a
+A solution is code, and may do whatever its writer may: the process is not a sandbox. What it is for: an endless loop, a
 crash or `exit()` ends that process, and not the judge; and what the solution prints stays apart from the verdict.
 
 The limit is faulthandler's, whose watchdog is a thread outside of Python: it stops a loop that catches everything, too,
@@ -54,13 +54,13 @@ def judge_file(
     """
     task, seed = exercise_of(exercise), checked_seed(seed)
     if isinstance(seconds, bool) or not 0 < seconds <= MOST_SECONDS:
-        raise LessonError(f"seconds={seconds!r} is no limit: give a number above 0, up to {MOST_SECONDS:,}.")
+        raise LessonError(f"seconds={seconds!r} is not a limit: give a number above 0, up to {MOST_SECONDS:,}.")
     try:
         source = read_bytes(path, MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         raise no_access("read", path, error) from error
     if len(source) > MOST_BYTES:
-        raise LessonError(f"{path} has more than {MOST_BYTES:,} bytes: that is no solution of an exercise.")
+        raise LessonError(f"{path} has more than {MOST_BYTES:,} bytes: that is not a solution of an exercise.")
     path = Path(path).resolve()
     verdict = _run_apart(task, path, seconds, seed, b"torch" in source)
     return with_points(task, verdict) if keep else verdict
@@ -133,7 +133,7 @@ def function_in(path: Path, task: Exercise) -> object:
     """The function that a file defines. Errors: LessonError with the line that fails, or the names that there are."""
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
-        raise LessonError(f"{path.name} is no Python file: its name must end in .py.")
+        raise LessonError(f"{path.name} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module  # as dataclasses of the solution need it
     sys.path.insert(0, str(path.parent))

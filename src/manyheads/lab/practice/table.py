@@ -138,7 +138,7 @@ MASK_AFTER = mistake(
 )
 MASK_AS_ZERO = mistake(
     "masked with zero",
-    "a score of 0 is no mask, since exp(0) = 1: a hidden key keeps its weight. Set hidden scores to -inf.",
+    "a score of 0 is not a mask, since exp(0) = 1: a hidden key keeps its weight. Set hidden scores to -inf.",
     masked="as zero",
 )
 NO_MASK = mistake("no mask", "every query still looks at every key.", masked="not")
@@ -258,7 +258,7 @@ CAUSAL_MASK = Exercise(
         MASK_AS_ZERO,
         mistake(
             "diagonal hidden",
-            "a token sees itself, too; the first one has nothing else. Hide keys after the query: np.triu(..., 1).",
+            "a token also sees itself; the first one has nothing else. Hide keys after the query: np.triu(..., 1).",
             {"show": "before"},
             {"show": "before", "fill": -1e9},
         ),
@@ -591,7 +591,7 @@ def _cache_cases(rng: np.random.Generator) -> list[Case]:
 
 SHARED_CACHE = Mistake(  # it is seen where the same call gives another result, and needs no form
     "cache kept between texts",
-    "where cache is None a text begins anew, and its first token gives the same output every time: keep nothing "
+    "where cache is None a text starts again, and its first token gives the same output every time: keep nothing "
     "outside of the cache.",
     (),
 )
@@ -759,12 +759,12 @@ ONLINE_SOFTMAX = Exercise(
         ),
         mistake(
             "sum not rescaled",
-            "the sum so far, too, is multiplied by exp(old - new maximum).",
+            "the sum so far is also multiplied by exp(old - new maximum).",
             combine="sum not rescaled",
         ),
         mistake(
             "output not rescaled",
-            "the output so far, too, is multiplied by exp(old - new maximum).",
+            "the output so far is also multiplied by exp(old - new maximum).",
             combine="output not rescaled",
         ),
         mistake("blocks averaged", "a block counts by the sum of its exp, not as every other.", combine="mean"),

@@ -157,7 +157,7 @@ def save_state(
 
 
 def read_state(path: str | os.PathLike[str]) -> Saved:
-    """Errors: FileAccessError for a file that cannot be read, ModelError for one that is no checkpoint of ours."""
+    """Errors: FileAccessError for a file that cannot be read, ModelError for one that is not a checkpoint of ours."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -168,20 +168,22 @@ def read_state(path: str | os.PathLike[str]) -> Saved:
     except OSError as error:
         raise no_access("read", path, error) from error
     except SafetensorError as error:
-        raise ModelError(f"{path} is damaged ({error}): delete it, and the training begins anew.") from error
+        raise ModelError(f"{path} is damaged ({error}): delete it, and the training starts again.") from error
     if header is None:
-        raise ModelError(f"{path} is no training checkpoint: its header lacks {FORMAT!r}. Give one that train wrote.")
+        raise ModelError(
+            f"{path} is not a training checkpoint: its header lacks {FORMAT!r}. Give one that train wrote."
+        )
     try:
         facts = json.loads(header)
     except ValueError:
         facts = None
     if not isinstance(facts, dict) or "version" not in facts:
-        raise ModelError(f"{path} is damaged (its header says no version): delete it, and the training begins anew.")
+        raise ModelError(f"{path} is damaged (its header says no version): delete it, and the training starts again.")
     if facts["version"] != VERSION:
         raise ModelError(f"{path} is of version {facts['version']}, and this manyheads reads {VERSION}: update it.")
     # Not isinstance: True is an int to Python, and would be taken for step 1.
     if type(facts.get("step")) is not int or facts["step"] < 0:
-        raise ModelError(f"{path} is damaged (its header says no step): delete it, and the training begins anew.")
+        raise ModelError(f"{path} is damaged (its header says no step): delete it, and the training starts again.")
     return Saved(facts, tensors)
 
 
@@ -215,7 +217,7 @@ def restore(saved: Saved, model: nn.Module, optimizers: Sequence[torch.optim.Opt
         message = " ".join(str(error).split())
         raise ModelError(
             f"the checkpoint's tensors are not those of this model ({message}): delete it, and the training begins "
-            f"anew."
+            f"again."
         ) from error
 
 

@@ -234,7 +234,7 @@ READABLE = 0o644
 def to_llama(model: Decoder) -> LlamaForCausalLM:
     """`LlamaForCausalLM` with the model's weights, float32, in eval mode.
 
-    Errors: ModelError for a decoder that is no Llama (attention alone, norms of q and k, attention but softmax), or
+    Errors: ModelError for a decoder that is not a Llama (attention alone, norms of q and k, attention but softmax), or
     where logits are not the same.
     """
     from transformers import LlamaForCausalLM
@@ -278,11 +278,11 @@ def llama_config(model: Decoder) -> LlamaConfig:
 
     config = model.config
     if config.intermediate_size is None:
-        raise ModelError("an attention-only decoder is no Llama: export one with a feed-forward.")
+        raise ModelError("an attention-only decoder is not a Llama: export one with a feed-forward.")
     if config.qk_norm:
-        raise ModelError("a decoder with norms of q and k is no Llama: export one without qk_norm.")
+        raise ModelError("a decoder with norms of q and k is not a Llama: export one without qk_norm.")
     if config.attention != "softmax":
-        raise ModelError(f"a decoder with {config.attention} attention is no Llama: export one with softmax.")
+        raise ModelError(f"a decoder with {config.attention} attention is not a Llama: export one with softmax.")
     unlike_llama = ("is_decoder", "rope_theta", "qk_norm", "attention")
     sizes = {key: value for key, value in config.to_dict().items() if key not in unlike_llama}
     return LlamaConfig(

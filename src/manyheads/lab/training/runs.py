@@ -97,7 +97,7 @@ class Run:
     before the first and after the last: the model is in eval mode and without gradients then, and random numbers drawn
     there do not move the training's. `watched`: statistics of every head that `mh.watch` reads in the training steps
     themselves, in the first and every `settings.measure_every`-th. `may_diverge`: a loss that is not finite any more
-    ends the run, as one more finding, and is no error. `because`: why this precision.
+    ends the run, as one more finding, and is not an error. `because`: why this precision.
     """
 
     name: str

@@ -138,8 +138,8 @@ def carry_out(
         except LostProcessError as error:  # whoever reads it wants to know how this training goes on
             raise LostProcessError(
                 f"another process of this training is gone (killed, or out of memory), or torchrun was told to stop. "
-                f"Start the same line again: it goes on from the last checkpoint in {folder}, with as many processes "
-                f"as you like."
+                f"Start the same line again: it goes on from the last checkpoint in {folder}, with "
+                f"any number of processes."
             ) from error
         # Measuring and writing are the first process's alone: the others have what was trained.
         if not team.is_first:
@@ -256,7 +256,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Errors: FileAccessError for what cannot be read or is no JSON object."""
+    """Errors: FileAccessError for what cannot be read or is not a JSON object."""
     try:
         document = json.loads(read_bytes(path).decode("utf-8"))
     except OSError as error:

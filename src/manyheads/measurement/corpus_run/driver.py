@@ -322,8 +322,8 @@ class Driver:
         done, ranges = self.total.done, self._ranges
         if done.begun or [(first, stop) for first, stop, _ in done.whole] != ranges:
             raise LostProcessError(
-                f"of chunks {ranges[0][0]} to {ranges[-1][1] - 1} of {self.corpus.origin}, not all were handed over: "
-                f"the engine repeats calls, or loses them without a word."
+                f"of chunks {ranges[0][0]} to {ranges[-1][1] - 1} of {self.corpus.origin}, not all "
+                f"were handed over: the engine repeats calls, or loses them silently."
             )
 
     # What another way to read the corpus decides for itself (`file_driver`): these seven.

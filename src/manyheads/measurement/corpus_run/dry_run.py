@@ -81,7 +81,7 @@ class Forecast:
         """What it says, a line each: a name and words."""
         about = "" if self.counted else "about "
         about_tokens = "" if self.tokens == self.seen_tokens else "about "
-        unknown = "unknown: nobody says how much there is to read"
+        unknown = "unknown: the corpus does not say how much there is to read"
         several = f" with {self.processes:,} processes" if self.processes > 1 else ""
         speed = f"{self.tokens_per_second:,.0f} tokens a second on {self.device}"
         took = unknown if self.seconds is None else f"about {duration(self.seconds)}{several}"

@@ -6,7 +6,7 @@ the sums are those of `corpus.shard(i, n, "file")` for every i, added. Where a f
 actor that read it to its end: until then there may be one chunk more. The largest files come first.
 
 A file whose actor was lost goes to another one, with the chunks of it that are to be measured again: it reads the file
-anew, from its beginning. So nobody reads a file twice unless an actor was lost.
+again, from its beginning. So nobody reads a file twice unless an actor was lost.
 """
 
 from __future__ import annotations

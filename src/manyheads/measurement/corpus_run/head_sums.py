@@ -172,7 +172,7 @@ class HeadSums:
     def merge_state(self, incoming_state: HeadSums) -> None:
         """Add in place, as `+=`: torchmetrics' name for it.
 
-        Errors: StatisticError for what is no HeadSums, and as of `+=`.
+        Errors: StatisticError for what is not a HeadSums, and as of `+=`.
         """
         if not isinstance(incoming_state, HeadSums):
             raise StatisticError(
@@ -236,14 +236,14 @@ class HeadSums:
         total, missing = self._total, self.missing
         if self._basis is None or not total.num_texts:
             reasons = f": {total.failures}" if total.failures.count else ""
-            raise StatisticError(f"these sums are of no text, so there is no table of them{reasons}.")
+            raise StatisticError(f"these sums hold no text, so there is no table of them{reasons}.")
         of, parts = self._basis.num_shards, len(self.parts)
         has = f"{of - len(missing):,} of {of:,}, without {named_shards(missing)}" if missing else f"{parts:,}"
         notes = {"parts": has} if missing or parts > 1 else {}
         return self._basis.table(deepcopy(total.sums), total.counts, total.failures, notes)
 
     def compute(self) -> HeadTable:
-        """`table()`, by torchmetrics' name. It is divided anew at each call: nothing is kept. Errors: as `table`."""
+        """`table()`, by torchmetrics' name. It is divided again at each call: nothing is kept. Errors: as `table`."""
         return self.table()
 
     def __repr__(self) -> str:
@@ -312,7 +312,7 @@ class HeadSums:
 
 @shows_progress("adding sums")
 def merged_sums(paths: Sequence[str | Path], progress: ShowProgress = None) -> list[HeadSums]:
-    """The sums of many files, added, in any order of the files: of each reading in them one, texts before passages.
+    """The sums of many files, added up in any order: one for each reading in them, texts before passages.
 
     Memory: the sums and one part. Errors: StatisticError names the two files that do not add, or hold the same part.
     """
@@ -345,7 +345,7 @@ def require_whole(sums: HeadSums) -> None:
         of_reading = "" if sums.reading in ("texts", "roles") else f" of {sums.reading.rpartition(' ')[2]}"
         raise StatisticError(
             f"{len(missing):,} of {of:,} shards{of_reading} {'is' if len(missing) == 1 else 'are'} missing: "
-            f"{named_shards(missing)}. Measure them, or say that the table is to be of the others alone (--partial)."
+            f"{named_shards(missing)}. Measure them, or make a table of the others alone (--partial)."
         )
 
 

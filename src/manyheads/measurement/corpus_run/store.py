@@ -354,7 +354,7 @@ def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         version, tensors, words = read_state(path, FORMAT, VERSION, OLDEST)
     except RecordingError as error:
         raise StatisticError(
-            f"what a run left in {path.parent} cannot be gone on with: {error} To begin anew, give another folder or "
+            f"what a run left in {path.parent} cannot be gone on with: {error} To start again, give another folder or "
             f"delete this one."
         ) from error
     if version < OLDEST:
@@ -363,7 +363,7 @@ def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[BatchPart | RunTotal, Basis]:
-    """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is no part."""
+    """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is not part."""
     kind = {"batch": BatchPart, "sums": RunTotal}[words["holds"]]
     part, basis = kind.read(tensors, words), Basis.read(words)
     if "num" in tensors and tensors["num"].shape[2] != len(basis.statistics):
@@ -376,7 +376,7 @@ def older_run(folder: Path) -> StatisticError:
     return StatisticError(
         f"what a run left in {folder} cannot be gone on with: an older manyheads began it, which kept less than "
         f"this one needs for its intervals and maxima. It is left as it is: end it with that version, or to begin "
-        f"anew, give another folder or delete this one."
+        f"again, give another folder or delete this one."
     )
 
 
@@ -390,7 +390,7 @@ def as_written(path: Path) -> Generator[None]:
     except NOT_AS_WRITTEN as error:
         raise StatisticError(
             f"what a run left in {path.parent} cannot be gone on with: {path} does not hold what a run writes "
-            f"({type(error).__name__}: {error}). To begin anew, give another folder or delete this one."
+            f"({type(error).__name__}: {error}). To start again, give another folder or delete this one."
         ) from error
 
 
@@ -406,11 +406,11 @@ OWN = ("run.safetensors", FINISHED, "part-*", "lock", "lock-*")
 
 
 def require_own(path: Path, names: Sequence[str]) -> None:
-    """Errors: FileAccessError where a folder to resume from holds what is no part of a run."""
+    """Errors: FileAccessError where a folder to resume from holds what is not part of a run."""
     foreign = [entry for entry in PartsFolder(path).names() if not any(fnmatch(entry, name) for name in names)]
     if foreign:
         raise FileAccessError(
-            f"the folder {path} to resume from holds {few(foreign, 3)}, which is no part of such a run: "
+            f"the folder {path} to resume from holds {few(foreign, 3)}, which is not part of such a run: "
             f"give an empty folder, or one in which the same command began."
         )
 

@@ -89,7 +89,7 @@ class Worker:
                 if of != len(chunked.batches):
                     raise StatisticError(
                         f"the corpus is not what it was when this run began: its texts from number {chunk.begin:,} on "
-                        f"made {of} batches and make {len(chunked.batches)} now. To begin anew, give another folder."
+                        f"made {of} batches and make {len(chunked.batches)} now. To start again, give another folder."
                     )
                 # What is left is dealt out anew: a run may go on with more processes than began it, or fewer.
                 left = [batch for batch in range(len(chunked.batches)) if batch not in finished]

@@ -243,8 +243,8 @@ def _require_published(name: str, folder: Path) -> None:
 
 def _repair(name: str) -> str:
     if BUNDLED[name].is_ours:
-        return "Install it anew: pip install --force-reinstall --no-deps manyheads (in a checkout: --no-deps .)"
-    return f"Bring it anew: manyheads fetch {name}"
+        return "Install it again: pip install --force-reinstall --no-deps manyheads (in a checkout: --no-deps .)"
+    return f"Bring it again: manyheads fetch {name}"
 
 
 def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:

@@ -182,7 +182,7 @@ def _require_model_files(where: str, files: list[str]) -> None:
             f"(peft: merge_and_unload(), then save_pretrained) and load the result."
         )
     if "config.json" not in files:
-        raise ModelError(f"{where} has no config.json, so there is no telling what model it is. {_holds(files)}")
+        raise ModelError(f"{where} has no config.json, so its kind of model is unknown. {_holds(files)}")
 
 
 def _pickle(where: str, folder: Path | None, files: list[str], config: dict[str, Any] | None = None) -> ModelError:

@@ -107,8 +107,8 @@ class LoadedModel(Shown, Generic[ModelT]):
     `processor` makes pictures or sounds into inputs, for a model that takes them; None where there is none. `stored`:
     how a GGUF file holds the weights and which file that is, for the card of whatever is made of them; "" of others.
 
-    The tokenizer neither pads nor truncates unless asked. It logs a warning at a text longer than its limit: whoever
-    reads such texts on purpose passes `verbose=False`.
+    The tokenizer neither pads nor truncates unless asked. It logs a warning for a text longer than its limit: to read
+    such texts on purpose, pass `verbose=False`.
     """
 
     model: ModelT = field(repr=False)
@@ -214,7 +214,8 @@ class LoadedModel(Shown, Generic[ModelT]):
     def weights_hash(self) -> str:
         """A digest of all parameters and buffers: names, shapes, dtypes, bytes. Taken once (22M parameters: 0.1 s).
 
-        The config has no part in it: whoever caches by it adds what else a result depends on (`spec`, the tokenizer).
+        The config is not part of it: when you cache by it, add whatever else a result depends on (`spec`, the
+        tokenizer).
         """
         digest = hashlib.blake2b(digest_size=16)
         for head_line, value in self._weights():
@@ -227,10 +228,10 @@ class LoadedModel(Shown, Generic[ModelT]):
     def weights_sums(self) -> str:
         """A digest of the sums of all rows and all columns of each parameter and buffer, their bytes read as integers.
 
-        A seventh of the cost of `weights_hash` (135M parameters: 0.1 s), and taken anew at each call: so it tells
+        A seventh of the cost of `weights_hash` (135M parameters: 0.1 s), and taken again at each call: so it tells
         whether weights are still what they were, however they were changed. A number that differs, or rows, columns or
-        layers that changed places make another digest; it is exact, on every device and in any order of adding. No
-        guard against weights that somebody made to deceive it.
+        layers that changed places make another digest; it is exact, on every device and in any order of adding. It does
+        not guard against weights that were made to deceive it.
         """
         digest = hashlib.blake2b(digest_size=16)
         for head_line, value in self._weights():
@@ -409,7 +410,7 @@ def weights_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     """The dtype that is meant. Errors: ModelError for one that is none for weights, or that the device lacks."""
     kind = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if not isinstance(kind, torch.dtype) or not kind.is_floating_point:
-        raise ModelError(f"{dtype=} is no dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
+        raise ModelError(f"{dtype=} is not a dtype for weights. Use one of {few(_DTYPES, len(_DTYPES))}.")
     require_dtype(device, kind)
     return kind
 
@@ -453,7 +454,7 @@ def _in_hand(
         origin = private_names.origin_of(model)  # a hub id or a folder
         name = (os.path.basename(os.path.abspath(origin)) if os.path.isdir(origin) else origin) or cls
     if not isinstance(name, str) or not name.strip():
-        raise ModelError(f"{name=} is no name for a model: give a text, or leave it out.")
+        raise ModelError(f"{name=} is not a name for a model: give a text, or leave it out.")
     require_usable(model, name)
     tokenizer = getattr(processor, "tokenizer", None) if tokenizer is None else tokenizer
     tokenizer, processor = (None if tokenizer is False else tokenizer), (None if processor is False else processor)

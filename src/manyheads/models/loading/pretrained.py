@@ -143,7 +143,7 @@ def build(
         ) from error
     except SafetensorError as error:
         raise ModelError(
-            f"the weights in {checkpoint.folder} are damaged ({error}). Copy or fetch them anew."
+            f"the weights in {checkpoint.folder} are damaged ({error}). Copy or fetch them again."
         ) from error
     except ManyHeadsError:
         raise
@@ -283,5 +283,5 @@ def require_plausible(cls: Any, checkpoint: Checkpoint) -> None:
     if meant > MOST_FOR_A_BYTE * num_bytes + ROOM:
         raise ModelError(
             f"{checkpoint.folder} is damaged: its config.json means a {cls.__name__} of {meant:,} numbers, and its "
-            f"weights are {num_bytes:,} bytes. Copy or fetch both anew."
+            f"weights are {num_bytes:,} bytes. Copy or fetch both again."
         )

@@ -70,7 +70,7 @@ HOLE = object()  # the place of the scores among a step's arguments
 
 class Step(NamedTuple):
     """One function on the way from the first product to the softmax. `shape`: of the scores that it got; `section`: how
-    often their axes had been cut anew before."""
+    often their axes had been cut again before."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -635,7 +635,7 @@ def effect_of_steps(scores: Scores, weights: Tensor) -> tuple[Tensor, Tensor, Te
     hidden = (shift <= HIDDEN) | ((slope == 0) & (shift <= FILLED))
     off = at(NEAR).sub_(shift).sub_(slope, alpha=NEAR).abs_()
     if not bool(((off <= 1e-4 + 1e-6 * shift.abs()) | hidden).all()):
-        raise UnreadError("its scores go through a function that is no scale, mask or bias")
+        raise UnreadError("its scores go through a function that is not a scale, mask or bias")
     return shift, slope, hidden, shape
 
 

@@ -69,7 +69,7 @@ def declare(
 
     Whatever reads the module (`record`, `measure`, `watch`, `applied`) then takes these, and checks them: what
     softmax(scale q k^T + mask) v gives must be what the heads have read, or there is a GuardError. Errors: ModelError
-    for what is no module, and for a name that a module does not have, mostly when it is read.
+    for what is not a module, and for a name that a module does not have, mostly when it is read.
     """
     is_class = isinstance(module, type) and issubclass(module, nn.Module)
     if not (is_class or isinstance(module, nn.Module)):

@@ -30,7 +30,7 @@ HIDDEN_BELOW = 0.5  # a float mask hides what lies below this share of the dtype
 class MaskReader:
     """Reads masks, each tensor once: all layers of a forward pass get the same one.
 
-    `known` is keyed by the mask's identity and how it was read. An id is given anew once its tensor is gone, so every
+    `known` is keyed by the mask's identity and how it was read. An id is given again once its tensor is gone, so every
     entry has a weak reference to the mask, and counts only while that is the mask in hand.
     """
 

@@ -131,7 +131,7 @@ def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
             result = function(module, query, key, value, *args, **kwargs)
         if is_flex and result[1] is not None and named.get("output_attentions") and not taps[0].sites:
             log.warning(
-                "outputs.attentions of flex attention are no maps but the lse of each row, rounded: do not use it"
+                "outputs.attentions of flex attention are not maps but the lse of each row, rounded: do not use it"
             )
         lse = watch.lse if watch is not None else next((call for call in calls if isinstance(call, CapturedLse)), None)
         flash = [call for call in calls if isinstance(call, FlashCall)]
@@ -249,7 +249,7 @@ class FlashCall:
     def captured(
         self, rows: Int[Tensor, "n"] | None, num_texts: int, num_queries: int, name: str
     ) -> CapturedLse | None:
-        """The function's lse as `[b h q]`, -inf for rows that are no tokens; None where it gives none.
+        """The function's lse as `[b h q]`, -inf for rows that are not tokens; None where it gives none.
 
         Nor where there are sinks, which some packages count into it and others do not.
         """

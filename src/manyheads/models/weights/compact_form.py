@@ -86,7 +86,7 @@ def read_mark(folder: Path) -> dict[str, Any]:
         mark = json.loads((folder / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"{folder / MARK} cannot be read ({error}): the file is damaged. Save the model anew."
+            f"{folder / MARK} cannot be read ({error}): the file is damaged. Save the model again."
         ) from error
     if not isinstance(mark, dict) or mark.get("format") != FORMAT:
         raise ModelError(f"{folder / MARK} is not a pruned model's: {FORMAT!r} is missing. The file is damaged.")
@@ -95,7 +95,7 @@ def read_mark(folder: Path) -> dict[str, Any]:
         stored = repr(version)[:40] if isinstance(version, int | float | str | None) else f"a {type(version).__name__}"
         raise ModelError(
             f"{folder / MARK} says version {stored}, and should say {VERSION}: the file is damaged. Save the model "
-            f"anew."
+            f"again."
         )
     if version > VERSION:
         raise ModelError(f"{folder / MARK} is of version {version}, and this manyheads reads up to {VERSION}. Upgrade.")
@@ -132,7 +132,7 @@ def _build(
     if mark.get("form") != COMPACT:
         raise ModelError(
             f"{folder / MARK} says that the form is {mark.get('form')!r}, and {WEIGHTS} beside it is of the form "
-            f"{COMPACT!r}: the files do not belong together. Save the model anew."
+            f"{COMPACT!r}: the files do not belong together. Save the model again."
         )
     sites = []
     try:
@@ -210,12 +210,12 @@ def _read_state(folder: Path, mark: Mapping[str, Any], device: torch.device) -> 
         raise
     except (SafetensorError, OSError, KeyError, RuntimeError) as error:  # KeyError: a type that torch lacks
         raise ModelError(
-            f"the weights in {folder / WEIGHTS} are damaged ({error}). Copy or fetch them anew."
+            f"the weights in {folder / WEIGHTS} are damaged ({error}). Copy or fetch them again."
         ) from error
     if not intact:
         raise ModelError(
             f"{folder / WEIGHTS} is damaged, or of another model: its bytes are not those that {MARK} beside it names "
-            f"(their checksum differs). Copy or fetch both anew."
+            f"(their checksum differs). Copy or fetch both again."
         )
     aliases = mark.get(ALIASES, {})
     try:
@@ -223,5 +223,5 @@ def _read_state(folder: Path, mark: Mapping[str, Any], device: torch.device) -> 
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{folder / MARK} names, as {ALIASES!r}, tensors that {WEIGHTS} does not hold ({error}): it is damaged, or "
-            f"of another model. Save the model anew."
+            f"of another model. Save the model again."
         ) from error

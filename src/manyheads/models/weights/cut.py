@@ -129,7 +129,8 @@ def built_anew(model: nn.Module) -> PreTrainedModel:
 
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
-            f"{type(model).__name__} is no model of transformers', so it cannot be built anew from its config. Build "
+            f"{type(model).__name__} is not a model of transformers', so it cannot be built again "
+            f"from its config. Build "
             f"it yourself, and load its state_dict."
         )
     config = copy.deepcopy(model.config)

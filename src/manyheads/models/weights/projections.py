@@ -262,7 +262,8 @@ def child(module: nn.Module, name: str) -> nn.Module:
 
 
 def out_rows(module: nn.Module) -> int | None:
-    """How many numbers a linear map gives; None for what is no matrix of numbers that can be cut (quantised, say)."""
+    """How many numbers a linear map gives; None for what is not a matrix of numbers that can be cut (quantised,
+    say)."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.ndim != 2 or not weight.is_floating_point():
         return None
@@ -466,7 +467,7 @@ class Projections:
         for holder in self.holders:
             if part in holder.parts:
                 return holder, holder.rows(Sizes.of(self.site))[part]
-        raise ShapeError(f"{part=} is no projection: 'q', 'k' or 'v'.")
+        raise ShapeError(f"{part=} is not a projection: 'q', 'k' or 'v'.")
 
 
 def projections_of(model: nn.Module, site: Site) -> Projections:

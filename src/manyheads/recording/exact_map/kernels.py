@@ -13,7 +13,7 @@ What the machine code taught (`tests/recording/kernels`): sums over columns that
 so that no lane waits for another until the loop is over (8 of them in the tensor core's tiles of Ampere and Hopper, 1
 on Blackwell, where a thread holds whole rows); labels are float32, for which "1 where equal" is one instruction.
 
-A module of kernels must be imported only where they run: Triton is no part of the CPU's torch.
+A module of kernels must be imported only where they run: Triton is not part of the CPU's torch.
 Source: Dao 2023, FlashAttention-2, Algorithm 1 (the tiles); the reductions are those of `requests`, name by name.
 """
 # pyright: reportGeneralTypeIssues=false, reportMissingParameterType=false, reportUnknownParameterType=false

@@ -65,7 +65,7 @@ def chosen_pass() -> str:
     """What MANYHEADS_PASS says: "auto", "kernels" or "tiles". Errors: ShapeError for anything else."""
     choice = os.environ.get("MANYHEADS_PASS", "auto")
     if choice not in ("auto", "kernels", "tiles"):
-        raise ShapeError(f"MANYHEADS_PASS={choice!r} is no way to make a pass: set it to kernels, tiles or auto.")
+        raise ShapeError(f"MANYHEADS_PASS={choice!r} is not a way to make a pass: set it to kernels, tiles or auto.")
     return choice
 
 
@@ -134,11 +134,11 @@ class Reader:
         q, num_keys = self.q, self.k.shape[2]
         nvidia = q.device.type == "cuda" and torch.version.cuda is not None
         if not nvidia and os.environ.get("TRITON_INTERPRET") != "1":
-            return f"it is on {q.device}, which is no NVIDIA GPU"
+            return f"it is on {q.device}, which is not an NVIDIA GPU"
         reasons = {
             no_triton() or "": no_triton() is not None,
             "its GPU is older than Ampere": nvidia and torch.cuda.get_device_capability(q.device) < (8, 0),
-            "rows of its mask are no runs of keys": self.mask.dense is not None,
+            "rows of its mask are not runs of keys": self.mask.dense is not None,
             "a bias is added to its scores": self.rule.bias is not None,
             f"its dtype is {q.dtype}": q.dtype not in DTYPES or self.k.dtype != q.dtype,
             "its scores are in the hundreds, for which its lse is float64": self.lse.dtype == torch.float64,

@@ -5,7 +5,7 @@ what is all in memory, and its files do not notice a flipped bit. Here each tens
 CRC-32 goes into the header: a recording is exact or refused. Any safetensors reader opens what is written.
 
 Reading: the safetensors library maps files into memory, where a file that another program cuts short kills the process;
-here it is an error. A file that is no safetensors file, one of another kind, a newer version, a file cut off, and a
+here it is an error. A file that is not a safetensors file, one of another kind, a newer version, a file cut off, and a
 file whose bytes are not those that were written each get one line that says so. Nothing in a file decides how much is
 allocated: a tensor must have its bytes in the file before memory is allocated for it.
 
@@ -198,7 +198,7 @@ class TensorFile:
         try:
             self.path = os.fspath(path)
         except TypeError:
-            raise RecordingError(f"{path!r} is no file to open: give the name of one made by save().") from None
+            raise RecordingError(f"{path!r} is not a file to open: give the name of one made by save().") from None
         self._lock = threading.Lock()
         try:
             handle = opened(self.path)
@@ -249,7 +249,7 @@ class TensorFile:
             raise self.damaged(f"{key!r} in its header is not JSON") from None
 
     def damaged(self, damage: str) -> RecordingError:
-        return RecordingError(f"{self.path} is damaged: {damage}. Copy it again, or record anew.")
+        return RecordingError(f"{self.path} is damaged: {damage}. Copy it again, or record again.")
 
     def _read_header(self) -> tuple[dict[str, Any], int]:
         """The header, and where the tensors' bytes begin."""
@@ -322,7 +322,7 @@ class TensorFile:
 
     def _cut_off(self, promised: str, size: int) -> RecordingError:
         return RecordingError(
-            f"{self.path} is cut off: {promised}, but there are {size}. Copy it again, or record anew."
+            f"{self.path} is cut off: {promised}, but there are {size}. Copy it again, or record again."
         )
 
 

@@ -82,7 +82,8 @@ class HeadChange:
 @dataclass(frozen=True, eq=False)
 class BackupHeads(PerHeadResult):
     """What the loss of `targets` changes in each other head. `effect`: what is lost without them, in `unit` of
-    `metric`; `control_effects` the same of the random targets. `notes` says how, on what, and beside which heads."""
+    `metric`; `control_effects` is the same for the random targets. `notes` says how, on what, and beside which
+    heads."""
 
     missing: ClassVar[str] = "here: it is a target, or was not among those that were asked for."
 
@@ -104,7 +105,7 @@ class BackupHeads(PerHeadResult):
 
     @property
     def backups(self) -> tuple[HeadChange, ...]:
-        """The heads that are worth more once the targets are gone, the most first."""
+        """The heads that are worth more once the targets are gone, largest first."""
         backups = [change for change in self.changes if change.backup]
         return tuple(sorted(backups, key=lambda change: -change.interaction))
 
@@ -176,8 +177,8 @@ def backup_heads(
     - `num_tokens`: the size of a batch in tokens, padding included.
     - `progress`: called with how much is read, and of how much.
 
-    Cost: 2 + `controls` times what `importance` costs, (L + 1) / 2 forward passes a head of a layer, and as many
-    readings for the rows: of `minilm`'s 72 heads 200 forward passes. `among` and `controls=0` make it less.
+    Cost: 2 + `controls` times what `importance` costs, (L + 1) / 2 forward passes a head of a layer, and the same
+    number of readings for the rows: 200 forward passes for `minilm`'s 72 heads. `among` and `controls=0` make it less.
     Errors: HeadError, PlanError, TextError, StatisticError, ModelError, GuardError.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"

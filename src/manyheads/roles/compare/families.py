@@ -328,7 +328,7 @@ class _Gathering:
         progress: Progress | None,
         run: Callable[[LoadedModel, Batch, Callable[[AttentionCall], None]], object] = forward,
     ) -> _Gathering:
-        """Send the texts through the model, and gather. Errors: StatisticError for what is no number of rows."""
+        """Send the texts through the model, and gather. Errors: StatisticError for what is not a number of rows."""
         count, rows_because = rows_of_texts(reading, rows)
 
         for batch in reading.batches(progress=progress):

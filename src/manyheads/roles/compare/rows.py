@@ -55,7 +55,7 @@ Sharing = Callable[[Site], Mapping[int, Mapping[int, float]]]
 
 
 def rows_of_texts(reading: Reading, rows: int | None) -> tuple[int, str]:
-    """How many rows of each text are read, and why. Errors: StatisticError for what is no number of rows."""
+    """How many rows of each text are read, and why. Errors: StatisticError for what is not a number of rows."""
     if rows is not None:
         whole("rows", rows, 1, StatisticError, "how many rows of each text to read, 1 or more, or None")
     count = max(ROWS, -(-LEAST_ROWS // len(reading.pieces))) if rows is None else rows

@@ -120,11 +120,10 @@ class Comparison(PerHeadResult):
     """What differs between the heads of two models: a table with a row for each head, the biggest changes first by
     `changed`.
 
-    `before` and `after` are the tables of the two models, of the same texts. `statistics` are those that were asked
-    for; the tables hold more where labels were, too. `moved`: how far apart each head's maps are, in nats (0 to ln 2),
+    `before` and `after` are the tables of the two models on the same texts. `statistics` are those that were asked for;
+    the tables hold more if labels were asked for. `moved`: how far apart each head's maps are, in nats (0 to ln 2),
     with the ends of its interval; `labels`: each head's label in both, none where they were not asked for, and none of
-    cross-attention. `num_texts`
-    counts different texts. `notes` say what all rests on.
+    cross-attention. `num_texts` counts different texts. `notes` say what all rests on.
     """
 
     missing: ClassVar[str] = "here: {first} to {last} were compared."
@@ -198,13 +197,13 @@ class Comparison(PerHeadResult):
 
     @cached_property
     def num_clear(self) -> int:
-        """In how many differences the interval leaves out 0; of as many that are none, one in twenty would."""
+        """The number of differences whose interval leaves out 0; by chance alone, one in twenty would."""
         return sum(row.is_clear for head in self.changed for row in head.differences)
 
     def largest(self, head: HeadLike) -> Difference | None:
         """The statistic that changed most, as a share of what heads of the first model differ among themselves.
 
-        Of those whose interval leaves out 0, unless none has one; None where there is no such. Errors: HeadError.
+        Among those whose interval leaves out 0, unless none has an interval; None if there is none. Errors: HeadError.
         """
         rows = [row for row in self[head].differences if self._spread[row.statistic] > 0 and not row.is_rounding]
         if any(row.low is not None for row in rows):
@@ -297,7 +296,7 @@ def compare(
 ) -> Comparison:
     """What differs between the heads of two models of the same shape, on the same texts: `b` beside `a`.
 
-    Both must have as many heads in each layer, and must cut the texts into the same tokens.
+    Both must have the same number of heads in each layer, and must cut the texts into the same tokens.
 
     - `a`: a loaded model, or what `load` takes: a bundled name, a folder, a hub id. Sinks are looked for in it, and
       meant in both.

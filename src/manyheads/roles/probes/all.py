@@ -126,7 +126,7 @@ class ProbeBatch(NamedTuple):
 
 @shows_progress("probing heads")
 def ask_probes(lm: LoadedModel, progress: ShowProgress = None) -> dict[str, Probe]:
-    """Every probe of `PROBES` by name, for a loaded model; what fails is said by the probe, and never raised.
+    """Every probe of `PROBES` by name, for a loaded model; a probe that fails says why, and raises nothing.
 
     `progress` is called with forward passes done, and in all (about).
     """

@@ -182,7 +182,7 @@ def _matrices(part: Projections, writer: nn.Module, wiring: Wiring, width: int) 
     if values.shape[-1] != width or output.shape[-1] != width:
         raise ModelError(
             f"{part.site} reads {values.shape[-1]} numbers and writes {output.shape[-1]}, but a token is embedded in "
-            f"{width}: what lies between is not a product of the head's matrices, so copying cannot be read off them."
+            f"{width}: the steps between are not a product of the head's matrices, so copying cannot be read from them."
         )
     # A value head serves several query heads, each of which writes it by an output of its own.
     values = values.repeat_interleave(part.site.num_heads // part.site.num_kv_heads, 0)
@@ -261,7 +261,7 @@ def wiring_of(lm: LoadedModel, modules: list[nn.Module]) -> Wiring:
 
 
 def fold_of(norm: nn.Module | None, width: int) -> Fold | None:
-    """What a norm does to directions; None where there is none, or what it does is no norm of this kind."""
+    """What a norm does to directions; None where there is none, or what it does is not a norm of this kind."""
     if norm is None:
         return None
     weight = next(iter(norm.parameters()), torch.empty(0, device="cpu"))

@@ -3,7 +3,7 @@
 Random tokens have no grammar and no meaning: what a head finds in their repetition it finds by matching. They are drawn
 without the most common and the rarest (by id: vocabularies are built from the frequent to the rare) and without special
 tokens, all different within a repeat. Beside each repeated text lies a control of the same shape, whose tokens are
-drawn anew for every repeat: a head that looks back by a fixed distance scores there as well.
+drawn again for every repeat: a head that looks back by a fixed distance scores there as well.
 
 In the text `a b c d  a b c d`, the second `b` may look at three places around the first one:
 
@@ -79,7 +79,7 @@ class Repeats:
             raise StatisticError(
                 f"length={self.length}, repeats={self.repeats}: the probe needs at least 2 tokens, at least 2 times."
             )
-        one_of("count", self.count, COUNTS, StatisticError, "is no way to count earlier copies")
+        one_of("count", self.count, COUNTS, StatisticError, "is not a way to count earlier copies")
 
     def __str__(self) -> str:
         start = "after a start token" if self.start else "without a start token"

@@ -125,11 +125,11 @@ def retrieval_scores(
     - `generate`: how many tokens an answer may have; None: 8 more than the needle has.
     - `variant`: how looks are counted: "code", or "paper" (each token of the needle once).
     - `min_recall`: the share of the needle's words (0 to 1) that an answer must exceed to count.
-    - `lead`: stands right before the needle, and is no part of it: "\\nThe pass key is".
+    - `lead`: stands right before the needle, and is not part of it: "\\nThe pass key is".
 
-    Errors: ModelError for a model that is no causal writer; TextError, StatisticError for what does not fit.
+    Errors: ModelError for a model that is not a causal writer; TextError, StatisticError for what does not fit.
     """
-    one_of("variant", variant, VARIANTS, StatisticError, "is no way to count")
+    one_of("variant", variant, VARIANTS, StatisticError, "is not a way to count")
     if not lengths or min(lengths) < 1 or not depths or not 0 <= min(depths) <= max(depths) <= 1:
         raise StatisticError(
             f"{lengths=}, {depths=}: give lengths of 1 token or more, and depths from 0 (the start) to 1 (the end)."

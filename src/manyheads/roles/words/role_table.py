@@ -109,7 +109,7 @@ REFERENCE_STYLE = RoleStyle("reference", "#CC00AA", "#d700af", "reference", "ref
 
 
 GROUPS = {style.group: style for style in (*ROLES, NO_ROLE) if style.words}
-"""The row that gives each group of roles its colour, letter and words, by the group's name; the last is no role."""
+"""The row that gives each group of roles its colour, letter and words, by the group's name; the last is not a role."""
 
 OF_SYNTAX = ("dependent to governor", "governor to dependent")
 """The two directions of a relation, as names of roles end: "det: dependent to governor". A head is one of attention."""

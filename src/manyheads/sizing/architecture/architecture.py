@@ -129,7 +129,7 @@ class Attention:
 class Streaming:
     """`share` (0 to 1) of the key/value heads see and keep the first `sink` tokens and the last `recent` alone.
 
-    Raises ShapeError for what is no share or no window.
+    Raises ShapeError for what is not a share or no window.
     """
 
     share: float

@@ -190,10 +190,10 @@ def transformer(
             raise ShapeError(f"{size_name}={size}: at least 1 is needed.")
     if num_layers > MOST_LISTED:
         raise ShapeError(f"num_layers is above {MOST_LISTED:,}, the most that is described: give fewer.")
-    one_of("norm", norm, NORMS, ShapeError, "is no norm known here")
+    one_of("norm", norm, NORMS, ShapeError, "is not a norm known here")
     if head_dim is None and embed_dim % num_heads:
         raise ShapeError(
-            f"{embed_dim=} is not a multiple of {num_heads=}, so there is no telling a head's width: give head_dim, or "
+            f"{embed_dim=} is not a multiple of {num_heads=}, so a head's width is unknown: give head_dim, or "
             f"another number of heads."
         )
     if gated and ffn_dim is None:

@@ -63,7 +63,7 @@ def load_config(what: str | os.PathLike[str]) -> tuple[dict[str, Any], Path]:
     path = Path(os.path.expanduser(os.fspath(what)))
     path = path / "config.json" if path.is_dir() else path
     if not path.exists() and path.name == "config.json":
-        raise FileAccessError(f"the folder {path.parent} has no config.json, so there is no telling what model it is.")
+        raise FileAccessError(f"the folder {path.parent} has no config.json, so its kind of model is unknown.")
     if not path.exists():
         raise no_access("read", path, FileNotFoundError(errno.ENOENT, ""))
     if not path.is_file():
@@ -102,7 +102,7 @@ def describe_config(data: Mapping[str, Any]) -> Architecture:
     family = data.get("model_type")
     if not isinstance(family, str) or not family:
         raise ModelError(
-            f"the config has no model_type ({family!r}), so there is no telling what architecture it is. "
+            f"the config has no model_type ({family!r}), so its architecture is unknown. "
             f"Give a config.json as transformers saves it."
         )
     family = SAME.get(family, family)

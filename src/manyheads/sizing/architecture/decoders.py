@@ -160,7 +160,7 @@ def attention_of(fields: Fields, row: Decoder, embed_dim: int, kind: str) -> Att
     if width is None and embed_dim % num_heads:
         raise ModelError(
             f"the config of {fields.family!r} has hidden_size={embed_dim} and num_attention_heads={num_heads}, which "
-            f"does not divide it, and no head_dim: there is no telling how wide a head is."
+            f"does not divide it, and no head_dim: the width of a head is unknown."
         )
     width = width or embed_dim // num_heads
     return Attention(num_heads, num_kv_heads, width, width, window=length, chunked=chunked, sheds=row.sheds)

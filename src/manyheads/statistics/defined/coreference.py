@@ -8,7 +8,7 @@ a coreference resolver answers. Beside it stands what knows nothing of meaning: 
 `.nearest` (the nearest earlier mention), `.same_word` (the nearest with the same head word, else the nearest); and the
 score where those two fail: `.off_nearest`, `.off_same_word`.
 
-A mention around this one is no candidate, nor is one with the same head word, nor one that the row cannot see (in a
+A mention around this one is not a candidate, nor is one with the same head word, nor one that the row cannot see (in a
 window). Source: Clark et al. 2019, section 4.3. Oracle: tests/statistics/test_coreference.py, from eager maps.
 """
 

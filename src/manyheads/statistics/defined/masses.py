@@ -509,7 +509,7 @@ VOITA = "Voita et al. 2019, rare words; special tokens left out"
 WORDS_ALIKE = "if any word that a row sees were as likely"
 KINDS = {"rarest_top": 1, "two_rarest_top": 2}  # how many of the text's rarest kinds of token count
 TOPS = {
-    "word_top": "share of rows whose strongest key is no special token",
+    "word_top": "share of rows whose strongest key is not a special token",
     "word_top.uniform": "the share of words among what a row sees",
     "rarest_top": "share of rows whose strongest key is the text's rarest token",
     "rarest_top.uniform": f"rarest_top {WORDS_ALIKE}",

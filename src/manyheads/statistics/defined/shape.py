@@ -281,7 +281,7 @@ def logits() -> list[Statistic]:
     return [
         of("max_logit", "largest logit of any text, as the softmax sees it", lambda f: largest(f, False).finished),
         of("max_logit_uncapped", "largest scale * q.k of any text, before softcap and bias", before_softcap),
-        of("max_logit_unscaled", "largest q.k of any text, before the scale, too", unscaled),
+        of("max_logit_unscaled", "largest q.k of any text, before the scale as well", unscaled),
     ]
 
 

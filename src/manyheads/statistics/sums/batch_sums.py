@@ -121,7 +121,7 @@ def site_fields(sites: Sequence[Site]) -> list[dict[str, Any]]:
 
 
 def read_columns(stored: Sequence[int], num: Tensor) -> tuple[int, ...]:
-    """Errors: ValueError for what are no columns of `num`."""
+    """Errors: ValueError for what are not columns of `num`."""
     if any(type(column) is not int or not 0 <= column < num.shape[2] for column in stored):
         raise ValueError("it names statistics that it does not hold")
     return tuple(stored)

@@ -35,7 +35,7 @@ from manyheads.texts import Sinks, Tokens
 
 CROSSING = "left out, since queries and keys are not the same tokens"
 NOT_OF_CROSS = "not of cross-attention, whose rows and keys are different tokens"
-HIDDEN_NOTE = "left out, since nobody can see it"
+HIDDEN_NOTE = "left out, since no query can see it"
 WORDY = frozenset({"tokens", "sinks"})  # of what a statistic may ask, that which needs a text's tokens
 
 

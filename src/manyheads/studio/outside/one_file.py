@@ -116,8 +116,8 @@ def write_report(
 
     - `path`: where the file goes.
     - `what`: a LoadedModel, with a text, or a Recording.
-    - `text`: what the model reads. Of several windows the first is included, and the next ones as long as they are
-      small; of a long text only the beginning is read, and the returned words say so.
+    - `text`: what the model reads. The first of several windows is included, and the next ones as long as they are
+      small; only the beginning of a long text is read, and the returned words say so.
     - `labels`: the model's, from `label_page`: with them the page has roles.
     - `long`: what becomes of a text over the model's positions.
     - `progress`: called with heads done and heads in all.

@@ -16,7 +16,7 @@ The arrays of the outer envelope are `head` (gzipped JSON: the workspace, each t
 ... and, in a single file, `lessons`. A text's header holds its atlas and cards, and either maps (`mean0`, `max0`,
 `keys0`, `links0` of layer 0) or factors: `q0` (`h q d`), `k0` (`g k d`) as `bytes, n`, their highest bytes first;
 `lse0` (`h q`, float32); `start0`, `stop0` (`q`, uint32), a mask's runs; `dense0`, its cells, eight to a byte, where a
-row's keys are no run; `bias0`, added to the scores. A single file writes bytes as text: 13 bits in two of 91
+row's keys are not a run; `bias0`, added to the scores. A single file writes bytes as text: 13 bits in two of 91
 characters (33 to 126 without `"`, `<` and `\\`), the first character 91 times the second one's place.
 
 Factors of a map: `weight[i, j] = exp(score(q_i, k_j) - lse_i)`: 72 maps of 512 x 512 cells are 18.9 million weights,

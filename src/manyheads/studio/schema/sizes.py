@@ -106,7 +106,7 @@ class SizeShape(AnswerBody):
     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
     latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
-    of the experts that a token does not go through. `served`: how GPUs divide it; null for what is no decoder of one
+    of the experts that a token does not go through. `served`: how GPUs divide it; null for what is not a decoder of one
     stack, or cannot be told.
     """
 

@@ -1,7 +1,7 @@
 """The studio's application: its routes, the built page, and an HTTP answer for every error: a status and words.
 
 `answer` asks it one request without a socket: for `--get` and the notebook, which so cannot come to differ
-from the page. `python -m manyheads.studio.server.app` writes the description of the routes, `web/openapi.json`, anew.
+from the page. `python -m manyheads.studio.server.app` writes the description of the routes, `web/openapi.json`, again.
 The page's own types are generated from that file, and a test keeps file and server equal.
 """
 

@@ -267,7 +267,7 @@ def paths(lm: LoadedModel, ask: bodies.OneHeadAsk, *, progress: ReportProgress) 
 def alone(lm: LoadedModel, ask: bodies.AloneAsk, *, progress: ReportProgress) -> bodies.CircuitRun:
     """A set of heads run alone, as `measure_circuit` measures it. Errors: HeadError; those of `mh.patch`."""
     metric, answers = question_of(ask)
-    with watched(lm, progress, "these heads alone, and random sets of as many"):
+    with watched(lm, progress, "these heads alone, and random sets of the same size"):
         return _run_of(measure_circuit(lm, ask.clean, ask.corrupted, ask.heads, metric, answers))
 
 
@@ -308,9 +308,9 @@ def circuit_sentences(result: Circuit) -> tuple[str, str]:
     if not result.random:
         beside = "No random sets were run."
     elif above:
-        beside = f"{above} of {len(result.random)} random sets of as many keep at least as much."
+        beside = f"{above} of {len(result.random)} random sets of the same size keep at least as much."
     else:
-        beside = f"The best of {len(result.random)} random sets of as many keeps {share(max(result.random))}."
+        beside = f"The best of {len(result.random)} random sets of the same size keeps {share(max(result.random))}."
     left = f"Corrupt {'it' if count == 1 else 'them'} and nothing else, and {share(result.without)} is left"
     remainder = "others can do a part of the same" if result.without > 0.2 else "no others do the same"
     return f"{subject} {amount} of the answer.", f"{beside} {left}: {remainder}."

@@ -168,10 +168,10 @@ def save_pruned(lm: LoadedModel, ask: bodies.PruningAsk, folder: Path, *, progre
     # The request's type allows plain names only; but a link that somebody put into the folder leads out of it, too.
     if target.resolve().parent != folder.resolve() or target.is_symlink():
         raise FileAccessError(
-            f"cannot write {ask.name!r}: it would not lie in {folder}. Give a plain name of a new folder."
+            f"cannot write {ask.name!r}: it would not be in {folder}. Give a plain name of a new folder."
         )
     if target.exists():
-        raise FileAccessError(f"{ask.name} is there already: give another name, or remove that folder first.")
+        raise FileAccessError(f"{ask.name} already exists: give another name, or remove that folder first.")
     heads = lm.spec.select(ask.heads)
     progress(f"removing {heads} and checking what is left", 0, 2)
     pruned = prune_heads(lm, str(heads), empty_layers=ask.empty_layers)

@@ -266,7 +266,7 @@ def pack(header: dict[str, Any], **arrays: ndarray) -> bytes:
 def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, ndarray]]:
     """The header and the arrays of an envelope. Raises ValueError for anything else."""
     if data[:4] != MAGIC or len(data) < 8:
-        raise ValueError("this is no envelope of manyheads")
+        raise ValueError("this is not an envelope of manyheads")
     (length,) = struct.unpack("<I", data[4:8])
     header, begin = json.loads(data[8 : 8 + length]), 8 + length
     arrays = {}

@@ -120,7 +120,7 @@ class Tiles:
                     return work.future.result(timeout=0.05)
                 except TimeoutError:
                     if stopped():
-                        raise Stopped("nobody waits for this tile any more") from None
+                        raise Stopped("this tile is no longer needed") from None
         finally:
             with self._lock:
                 work.waiting -= 1
@@ -144,7 +144,7 @@ class Tiles:
 
         def on_strip(done: int, total: int) -> None:
             if unwanted():
-                raise Stopped("nobody waits for this tile any more")
+                raise Stopped("this tile is no longer needed")
 
         finest = max(0, level - BELOW)
         # Finer tiles are a gift of the pass: they are kept only as far as their cells fit in memory.

@@ -53,7 +53,7 @@ export class Client {
 
   /** Adds a recording's file to the workspace. Throws a StudioError whose words say why it is refused. */
   async takeIn(file: File): Promise<FileEntry> {
-    if (!file.name.endsWith(".heads")) throw refused(`${file.name} is no recording: drop a file that ends in .heads, as rec.save("text.heads") writes it.`);
+    if (!file.name.endsWith(".heads")) throw refused(`${file.name} is not a recording: drop a file that ends in .heads, as rec.save("text.heads") writes it.`);
     if (!this.source.upload) throw refused(`A notebook’s page takes no files: mh.show(mh.open_recording("${file.name}")).`);
     return (await this.source.upload(`/api/uploads${query({ file_name: file.name })}`, file)).orThrow().json<FileEntry>();
   }

@@ -146,7 +146,7 @@ export class FileSource extends SavedSource {
 
   async #read(): Promise<Snapshot> {
     return this.#snapshot.catch((error: unknown) => {
-      throw refusal(`What was saved cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+      throw refusal(`The saved page cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
     });
   }
 }
@@ -202,7 +202,7 @@ export class SiteSource extends SavedSource {
   async #fetch(address: string): Promise<Response> {
     const response = await fetch(address).catch(() => null);
     if (response?.ok) return response;
-    throw refusal(`${address} cannot be fetched from where this page lies${response ? `: ${response.status}` : ""}. A browser fetches nothing beside a page that is opened as a file: serve the folder, as with python -m http.server.`);
+    throw refusal(`${address} cannot be fetched from where this page is stored${response ? `: ${response.status}` : ""}. A browser fetches nothing for a page that is opened as a file: serve the folder, for example with python -m http.server.`);
   }
 }
 
@@ -250,7 +250,7 @@ async function ofText(
   if (resource === "words") {
     await text.ready();
     const row = text.wordRow(Number(head));
-    if (!row) throw refusal(`${SAVED} Of a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
+    if (!row) throw refusal(`${SAVED} For a text this long it holds blocks of cells, not the rows of words. ${INSTEAD}`);
     const { weights, even, begin, end, numWords } = row;
     const [numHeads, words] = [text.heads.length, "weights from one word to each, as precise as this page holds them"];
     const header = { heads: text.heads, begin, end, keys: [0, numWords], words, exact: true };
@@ -285,7 +285,7 @@ async function ofText(
   }
   if (resource === "pairs") {
     const pair = text.pair(head, Number(address[1]), Number(address[2]));
-    if (!pair) throw refusal(`${SAVED} It holds no q and k of this cell: manyheads look --exact keeps them, and the studio has them.`);
+    if (!pair) throw refusal(`${SAVED} It does not hold q and k for this cell: manyheads look --exact keeps them, and the studio has them.`);
     return json(pair);
   }
   if (resource === "window") return weightWindow(text, head, query);

@@ -124,15 +124,15 @@ function verdictOn(judged: Judged, answer: string): CheckResult {
   const written = bare(answer);
   if (judged.verdicts) {
     const choice = Object.keys(judged.verdicts).find((choice) => bare(choice) === written);
-    return choice === undefined ? none(`“${answer}” is none of the choices.`) : judged.verdicts[choice]!;
+    return choice === undefined ? none(`“${answer}” is not one of the choices.`) : judged.verdicts[choice]!;
   }
   const { known = [], otherwise, tolerance = 0, unit = "", free } = judged;
   if (known.every((entry) => typeof entry.answer === "string")) {
     return known.find((entry) => bare(String(entry.answer)) === written) ?? otherwise!;
   }
   const value = numberIn(answer, unit);
-  if (free && value !== null && !answer.trim().endsWith(unit)) return none(`${answer} of what? The unit is part of the answer: write it behind the number.`);
-  if (value === null) return none(unit ? `Write a number in ${unit}: this page was saved, and converts no units.` : `“${answer}” is no number: write one, as in 0.25 or 4,096.`);
+  if (free && value !== null && !answer.trim().endsWith(unit)) return none(`${answer} of what? The unit is part of the answer: write it after the number.`);
+  if (value === null) return none(unit ? `Write a number in ${unit}: this page was saved, and converts no units.` : `“${answer}” is not a number: write one, as in 0.25 or 4,096.`);
   const distance = (entry: Known) => Math.abs(Number(entry.answer) - value);
   // Of several the nearest; a mistake's own figure is that mistake even where it rounds to the right one.
   const near = known.filter((entry) => distance(entry) <= (entry.right ? tolerance : 0) + 1e-9 * Math.max(1, Math.abs(Number(entry.answer))));

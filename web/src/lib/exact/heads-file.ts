@@ -610,11 +610,11 @@ function groupOf(layer: LayerInfo, head: number): number {
 }
 
 function damaged(name: string, damage: string): Error {
-  return new Error(`${name} is damaged: ${damage}. Copy it again, or record anew.`);
+  return new Error(`${name} is damaged: ${damage}. Copy it again, or record again.`);
 }
 
 function cutOff(name: string, promised: string, size: number): Error {
-  return new Error(`${name} is cut off: ${promised}, but there are ${size}. Copy it again, or record anew.`);
+  return new Error(`${name} is cut off: ${promised}, but there are ${size}. Copy it again, or record again.`);
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

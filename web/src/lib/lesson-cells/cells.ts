@@ -40,14 +40,14 @@ const rowSums = (table: Table) => column(table.map(sum));
 
 function rowsFit(x: Table, name: string, table: Table, more = ""): void {
   if (table.length === x[0]!.length) return;
-  throw new Refusal(`x has ${x[0]!.length} columns, and ${name} ${table.length} rows: they must be as many${more}.`, "ShapeError");
+  throw new Refusal(`x has ${x[0]!.length} columns, and ${name} ${table.length} rows: the two numbers must be equal${more}.`, "ShapeError");
 }
 
 // ------------------------------------------------------------------------------------------------------- one head and masks
 
 function oneHead(values: Values): Ran {
   const [x, q, k, v] = ["x", "w_q", "w_k", "w_v"].map((name) => readMatrix(name, values.text(name))) as [Table, Table, Table, Table];
-  for (const [name, table] of [["w_q", q], ["w_k", k], ["w_v", v]] as const) rowsFit(x, name, table, ", for X W to be there");
+  for (const [name, table] of [["w_q", q], ["w_k", k], ["w_v", v]] as const) rowsFit(x, name, table, " for X W to exist");
   if (q[0]!.length !== k[0]!.length) {
     throw new Refusal(`w_q is ${tuple(shapeOf(q))}, w_k ${tuple(shapeOf(k))}: queries and keys must be equally wide to be multiplied.`, "ShapeError");
   }
@@ -128,7 +128,7 @@ function maskedScores(values: Values): Ran {
   const numHidden = visible.flat().filter((seen) => !seen).length;
   return {
     words: blind.length
-      ? `${blind.join(", ")} may look at nothing: there is no weight to share out, and the head says 0.`
+      ? `${blind.join(", ")} may look at nothing, so there is no weight to share out, and the head says 0.`
       : `The mask hides ${numHidden} of ${rows * columns} cells, which would have had ${fixed(share, 1)} % of the weight. The others share it.`,
     shown: [
       matrix("scores", "as they come from Q and K", scores, queries, keys),
@@ -495,7 +495,7 @@ function sumOfParts(values: Values): Ran {
   const [heads, o] = [readMatrix("heads", values.text("heads")), readMatrix("w_o", values.text("w_o"))];
   const [h, f, m] = [heads.length, heads[0]!.length, o[0]!.length];
   if (o.length !== h * f) {
-    throw new Refusal(`heads has ${h} rows of ${f}, so ${h * f} numbers in all, and w_o ${o.length} rows: they must be as many.`, "ShapeError");
+    throw new Refusal(`heads has ${h} rows of ${f}, so ${h * f} numbers in all, and w_o ${o.length} rows: the two numbers must be equal.`, "ShapeError");
   }
   const rowsOf = (head: number) => o.slice(head * f, (head + 1) * f);
   const parts = heads.map((row, head) => product([row], rowsOf(head))[0]!);

@@ -58,11 +58,11 @@ function read({ name, kind, low, high, whole, choices }: Parameter, value: Value
     // Python gets every number as a float, and writes 4 as 4.0.
     const written = typeof value === "number" && Number.isInteger(value) ? `${value}.0` : String(value);
     const limits = `from ${grouped(general(least))} to ${grouped(general(most))}`;
-    throw new Refusal(`${name}=${quote(beginning(written, 40))} is no ${whole ? "whole number" : "number"} ${limits}: give one.`);
+    throw new Refusal(`${name}=${quote(beginning(written, 40))} is not a ${whole ? "whole number" : "number"} ${limits}: give one.`);
   }
   const text = String(value);
   if (kind === "choice" && !choices.includes(text)) {
-    throw new Refusal(`${name}=${quote(beginning(text, 40))} is no choice: use one of ${choices.join(", ")}.`);
+    throw new Refusal(`${name}=${quote(beginning(text, 40))} is not a choice: use one of ${choices.join(", ")}.`);
   }
   const length = Array.from(text).length;
   if (length > MAX_TEXT) throw new Refusal(`${name} has ${grouped(length)} characters: give ${grouped(MAX_TEXT)} at the most.`);
@@ -89,12 +89,12 @@ export function splitWords(text: string): string[] {
 /** A table of numbers: rows are lines or parted by ;, numbers by blanks or by a comma and a blank. */
 export function readMatrix(name: string, written: string): Table {
   const unclear = UNCLEAR.exec(written)?.[0];
-  if (unclear) throw new Refusal(`${name}: ${quote(beginning(unclear, 40))} is unclear. Part numbers by blanks, and write a half as 0.5.`);
+  if (unclear) throw new Refusal(`${name}: ${quote(beginning(unclear, 40))} is unclear. Separate numbers by spaces, and write a half as 0.5.`);
   const lines = written.replaceAll(";", "\n").split("\n").filter((line) => splitWords(line).length > 0);
   const rows = lines.map((line) => splitWords(line.replaceAll(",", " ")));
   const width = rows[0]?.length ?? 0;
   if (!rows.length || rows.some((row) => row.length !== width) || rows.length > MAX_SIDE || width > MAX_SIDE) {
-    throw new Refusal(`${name}: write rows of equally many numbers, up to ${MAX_SIDE} by ${MAX_SIDE}, a line each or parted by ;.`);
+    throw new Refusal(`${name}: write rows of the same length, up to ${MAX_SIDE} by ${MAX_SIDE}, each on a line of its own or separated by ;.`);
   }
   const table = rows.map((row) => row.map((text) => entry(name, text)));
   if (!table.flat().every((value) => Math.abs(value) <= MAX_NUMBER)) {
@@ -107,7 +107,7 @@ function entry(name: string, text: string): number {
   const bare = text.replace(/(?<=\d)_(?=\d)/g, ""); // Python reads 1_000
   if (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(bare)) return Number(bare);
   if (/^[+-]?(inf|infinity|nan)$/i.test(bare)) return NaN;
-  throw new Refusal(`${name}: ${quote(beginning(text, 40))} is no number. Write numbers as in '1 0.5; -2 3'.`);
+  throw new Refusal(`${name}: ${quote(beginning(text, 40))} is not a number. Write numbers as in '1 0.5; -2 3'.`);
 }
 
 /** A refusal in the page's words: "d_model=513" as “model width” = 513. */

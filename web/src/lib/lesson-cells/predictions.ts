@@ -86,7 +86,7 @@ function numberInPlace(inputs: Values, ran: Ran): Right {
   return {
     answer,
     words: `${answer}: column ${answer % 100} of token ${Math.floor(answer / 100)}.`,
-    hint: `Reshape reads numbers in the order in which they lie: token 0 from left to right, then token 1. A split must give head ${head} its columns of every token.`,
+    hint: `Reshape reads numbers in the order in which they are stored: token 0 from left to right, then token 1. A split must give head ${head} its columns of every token.`,
     mistakes: new Map([[table(ran, other).values[place]![0]!, `That stands there after ${other}.`]]),
   };
 }
@@ -149,7 +149,7 @@ function placeWeight(inputs: Values, ran: Ran): Right {
   return {
     answer,
     words: `Its row is: ${words.map((word, i) => `${word} ${fixed(values[row]![i]!, 3)}`).join(", ")}.`,
-    hint: "All of a row is 1, and two words that are asked for alike get as much each.",
+    hint: "A row sums to 1, and two words that are asked for alike get the same share.",
     tolerance: 0.01,
     mistakes: new Map(apart.map((share) => [Number(share.toFixed(9)), `That is what another head gives ${quote(words[place]!)}.`])),
   };

@@ -192,7 +192,7 @@ export class Session {
     try {
       text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
     } catch {
-      throw refused(`${file.name} is no text in UTF-8: save it as UTF-8 and open it again.`);
+      throw refused(`${file.name} is not a text in UTF-8: save it as UTF-8 and open it again.`);
     }
     const most = this.workspace.limits.max_text;
     if (!text.trim()) throw refused(`${file.name} is empty: give a file with some words.`);

@@ -67,7 +67,7 @@ export function parseFragment(fragment: string): ViewState {
   const unread = (key: string, value: string, want: string) => state.unread.push(`${key}=${value} in the address is not ${want}, so it was left out.`);
   if (head && (state.room === "head" || HEAD.test(decode(head)))) state.head = decode(head);
   else if (head && state.room === "learn") state.params["lesson"] = decode(head); // #/learn/one-head is #/learn?lesson=one-head
-  else if (head && state.room === room) state.unread.push(`“${decode(head)}” in the address is no head (they are written as L3H7), so it was left out.`);
+  else if (head && state.room === room) state.unread.push(`“${decode(head)}” in the address is not a head (they are written as L3H7), so it was left out.`);
   for (const [key, value] of new URLSearchParams(search)) {
     if (key === "model" || key === "text" || key === "file" || key === "colour" || key === "sort" || key === "filter") {
       state[key] = value;

@@ -22,7 +22,7 @@ export function unknownWords(text: string, statistics: readonly StatisticInfo[],
   if (!unknown.length) return "";
   const statistic = statistics.find(({ name, title }) => unknown.every((word) => `${name} ${title}`.toLowerCase().includes(word)));
   if (statistic) return `${statistic.title}: more or less than what? As in “${statistic.name} > 0.5”`;
-  return `${unknown.join(" ")} is no role, head, layer or statistic`;
+  return `${unknown.join(" ")} is not a role, head, layer or statistic`;
 }
 
 function parse(text: string, statistics: readonly StatisticInfo[]): { tests: Test[]; words: string[] } {

@@ -92,7 +92,7 @@ export function controlInWords(result: ResultLike, requested = DEFAULT_CONTROLS)
   const [low, high] = [withoutRounding(control.low), withoutRounding(control.high)];
   const range = low === high ? format(control.mean) : `${format(control.mean)} on average (${figure(low, true)} to ${figure(high, true)})`;
   const few = control.count < requested ? ` There ${control.count === 1 ? "is" : "are"} only ${control.count} other set${control.count === 1 ? "" : "s"} to draw.` : "";
-  return `The same done to as many random ${things} changed it by ${range}.${few}`;
+  return `The same done to the same number of random ${things} changed it by ${range}.${few}`;
 }
 
 /** Whether a change is only rounding. */

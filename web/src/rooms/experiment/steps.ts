@@ -26,9 +26,9 @@ const SINK = 128, RECENT = 256;
 export const OPERATIONS: readonly OperationInfo[] = [
   { operation: "zero", title: "output set to zero", words: "The head’s output is replaced by zero.", caveat: "This also removes the head’s mean output, on which later layers may rely." },
   { operation: "mean", title: "output set to its mean", words: "The head gives the same output at every token: its mean over the text.", caveat: "The mean of its output stays; what depends on the token goes." },
-  { operation: "resample", title: "output of another text", words: "The head’s output is taken from another text, at the same position.", caveat: "One draw; another seed gives another number." },
+  { operation: "resample", title: "output from another text", words: "The head’s output is taken from another text, at the same position.", caveat: "One draw; another seed gives another number." },
   { operation: "first", title: "all weight on the first token", words: "All of the head’s weight goes to the first token that it sees.", caveat: "This changes little in a head that rests there already." },
-  { operation: "streaming", title: "only a short cache", words: "The head sees the text’s first tokens and the last ones up to each token, nothing between.", caveat: "For models that read from left to right. Where the text is no longer than both together, nothing changes." },
+  { operation: "streaming", title: "only a short cache", words: "The head sees the text’s first tokens and the last ones up to each token, nothing between.", caveat: "For models that read from left to right. If the text is no longer than both together, nothing changes." },
   { operation: "scale", title: "scale the output", words: "The head’s output is multiplied by a factor.", caveat: "0 sets it to zero, 1 changes nothing, 2 doubles it." },
   { operation: "average", title: "share one map, their mean", words: "All ticked heads of a layer use the mean of their maps; each keeps its own values.", caveat: "A layer with a single ticked head stays as it is." },
   { operation: "copy", title: "use one head’s map", words: "All ticked heads of a layer use the map of one of them; each keeps its own values.", caveat: "They look at the same words, and still read different values." },
@@ -45,7 +45,7 @@ export function stepsIn(value: unknown): Step[] | null {
 
 export function operationInfo(operation: Operation): OperationInfo {
   const info = OPERATIONS.find((entry) => entry.operation === operation);
-  if (!info) throw new RangeError(`${operation} is nothing that can be done to heads`);
+  if (!info) throw new RangeError(`${operation} cannot be done to heads`);
   return info;
 }
 
@@ -85,7 +85,7 @@ export function stepInWords(step: Step): string {
       return {
         zero: `set ${heads} to zero`,
         mean: `set ${heads} to ${step.per_position ? "the mean of each position" : "the mean"}`,
-        resample: `set ${heads} to the output of another text`,
+        resample: `set ${heads} to the output from another text`,
         first: `all weight of ${heads} on the first token`,
         streaming: `${heads} on a cache of the first ${step.sink ?? SINK} and last ${step.recent ?? RECENT} tokens`,
       }[step.kind];

@@ -195,7 +195,7 @@ def even_share(values: Values, load: Loader) -> Right:
         unit="%",
         mistakes={
             100 / n: "That is one key.",
-            100 * marks / (n - 1): "A token may look at itself, too: all keys share the weight.",
+            100 * marks / (n - 1): "A token may also look at itself: all keys share the weight.",
         },
     )
 

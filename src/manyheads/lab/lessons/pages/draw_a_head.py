@@ -147,7 +147,7 @@ def read_picture(written: str, count: int) -> Float64[ndarray, "n n"]:
         match = re.fullmatch(r"(\d{1,2})>(\d{1,2})(?:=(\d*\.?\d+))?", cell)
         if match is None or max(int(match[1]), int(match[2])) >= count or not float(match[3] or 1) <= 1:
             raise LessonError(
-                f"picture: {cell[:40]!r} is no cell: write 5>1 for token 5 that looks at token 1, of 0 to "
+                f"picture: {cell[:40]!r} is not a cell: write 5>1 for token 5 that looks at token 1, of 0 to "
                 f"{count - 1}, or 5>1=0.5 for half as much."
             )
         picture[int(match[1]), int(match[2])] = float(match[3] or 1)

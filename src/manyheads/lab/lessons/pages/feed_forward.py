@@ -32,7 +32,9 @@ def feed_forward(values: Values, load: Loader) -> Ran:
     gated = values["kind"] == GATED
     for name, table in (("w1", w1), ("w3", w3)) if gated else (("w1", w1),):
         if len(table) != x.shape[1]:
-            raise ShapeError(f"x has {x.shape[1]} columns, and {name} {len(table)} rows: they must be as many.")
+            raise ShapeError(
+                f"x has {x.shape[1]} columns, and {name} {len(table)} rows: the two numbers must be equal."
+            )
     if gated and w1.shape != w3.shape:
         raise ShapeError(f"w1 is {w1.shape}, w3 {w3.shape}: each gate has one number to let through.")
     if w2.shape != (w1.shape[1], x.shape[1]):
@@ -154,8 +156,8 @@ def kept_apart(values: Values, load: Loader) -> Right:
 
     return Right(
         float((np.abs(block(changed) - block(x)).max(1) > 1e-9).sum()),
-        "It reads one token at a time: what a token is becomes something else, and nobody else hears of it. Tokens "
-        "speak to each other in attention only."
+        "It reads one token at a time: one token changes, and no other token learns of it. Tokens "
+        "speak to each other only in attention."
         if alone
         else f"All {n} of them read its key and its value, so each output changes a little.",
         "Does this block multiply anything of one token with anything of another?",

@@ -188,7 +188,7 @@ def which_kind(values: Values, load: Loader) -> Right:
     answer = ROWS[links]
     pattern = {kind.title: kind.pattern for kind in KINDS}
     return Right(
-        answer, pattern[answer], "What do the words that are looked at have in common: a place, a role, a meaning?",
+        answer, pattern[answer], "What do the words that it looks at have in common: a place, a role, a meaning?",
         mistakes={title: pattern[title] for title in TITLES},
     )  # fmt: skip
 

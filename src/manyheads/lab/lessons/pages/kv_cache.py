@@ -256,8 +256,8 @@ def legal_kv_heads(values: Values, load: Loader) -> Right:
         "Every KV head serves equally many query heads. Which numbers divide theirs?",
         mistakes={
             float(h): "Not every number will do: each KV head must serve equally many query heads.",
-            float(len(able) - 1): "One more: both ends count, 1 (MQA) and as many as there are query heads (MHA).",
-            float(len(able) - 2): "Both ends count, too: 1 is MQA, and as many as there are query heads is MHA.",
+            float(len(able) - 1): "One more: both ends count, 1 (MQA) and the number of query heads (MHA).",
+            float(len(able) - 2): "Both ends count: 1 is MQA, and the number of query heads is MHA.",
         },
     )
 
@@ -269,7 +269,7 @@ def rows_computed(values: Values, load: Loader) -> Right:
     answer, cached = int(steps.sum()), int(steps[-1])
     return Right(
         float(answer),
-        f"With a cache it is {cached:,}: each row once. The rows never change, for nobody looks ahead.",
+        f"With a cache it is {cached:,}: each row once. The rows never change, since no token looks ahead.",
         f"To write the first token it reads {prompt} rows, for the next one {prompt + 1}, and so on.",
         unit="rows",
         mistakes={

@@ -48,7 +48,7 @@ def masked(values: Values, load: Loader) -> Ran:
     blind = [query for query, row in zip(queries, visible, strict=True) if not row.any()]
     share = 100 * float((unmasked * ~visible).sum(1).mean())
     words = (
-        f"{', '.join(blind)} may look at nothing: there is no weight to share out, and the head says 0."
+        f"{', '.join(blind)} may look at nothing, so there is no weight to share out, and the head says 0."
         if blind
         else f"The mask hides {int((~visible).sum())} of {visible.size} cells, which would have had {share:.1f} % "
         f"of the weight. The others share it."

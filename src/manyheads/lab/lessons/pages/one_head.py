@@ -57,7 +57,8 @@ def one_head(values: Values, load: Loader) -> Ran:
     for name, table in (("w_q", w_q), ("w_k", w_k), ("w_v", w_v)):
         if len(table) != x.shape[1]:
             raise ShapeError(
-                f"x has {x.shape[1]} columns, and {name} {len(table)} rows: they must be as many, for X W to be there."
+                f"x has {x.shape[1]} columns, and {name} {len(table)} rows: the two numbers must be "
+                f"equal for X W to exist."
             )
     if w_q.shape != w_k.shape:
         raise ShapeError(

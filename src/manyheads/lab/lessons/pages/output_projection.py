@@ -47,7 +47,8 @@ def sum_of_parts(values: Values, load: Loader) -> Ran:
     (h, f), m = heads.shape, w_o.shape[1]
     if len(w_o) != h * f:
         raise ShapeError(
-            f"heads has {h} rows of {f}, so {h * f} numbers in all, and w_o {len(w_o)} rows: they must be as many."
+            f"heads has {h} rows of {f}, so {h * f} numbers in all, and w_o {len(w_o)} rows: the two "
+            f"numbers must be equal."
         )
     parts = head_parts(heads, w_o)
     whole_way, sums = heads.reshape(1, -1) @ w_o, parts.sum(0, keepdims=True)
@@ -147,7 +148,7 @@ def projection_share(values: Values, load: Loader) -> Right:
         unit="%",
         mistakes={
             usual: "That is with a key/value head for every query head.",
-            100 * parts["o"] / (sum(parts.values()) - parts["o"]): "Count W_O itself in the sum, too.",
+            100 * parts["o"] / (sum(parts.values()) - parts["o"]): "Count W_O itself in the sum as well.",
         },
     )
 

@@ -47,7 +47,7 @@ def taken_away(values: Values, load: Loader) -> Ran:
     rows = ("these heads", *(f"random {index + 1}" for index in range(len(result.control))))
     changes = np.array([result.change, *result.control])[:, None]
     random = (
-        f"; {len(result.control)} random sets of as many: {np.mean(result.control):.2g} on average"
+        f"; {len(result.control)} random sets of the same size: {np.mean(result.control):.2g} on average"
         if result.control
         else ""
     )

@@ -1,4 +1,4 @@
-"""The recap: one question a topic, each made from inputs that are drawn anew.
+"""The recap: one question a topic, each made from inputs that are drawn again.
 
 Every answer is counted by the library: `sizing` for parameters and caches, `reference` for what a kind of head looks
 at. Some questions are other topics' own.
@@ -63,7 +63,7 @@ def output_rows(values: Values, load: Loader) -> Right:
             float(rows[-1] + 1): "That is where the next head begins: count from 0.",
             float(rows[0]): "That is its first row.",
             float((head + 1) * d * d - 1):
-                "That counts the cells of a matrix; the rows are as many as the head is wide.",
+                "That counts the cells of a matrix; the number of rows is the width of the head.",
         },
     )  # fmt: skip
 

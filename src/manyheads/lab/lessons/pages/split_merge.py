@@ -160,7 +160,8 @@ def number_in_place(values: Values, ran: Ran) -> Right:
     return Right(
         float(answer),
         words,
-        "Reshape reads numbers in the order in which they lie: token 0 from left to right, then token 1. A split must "
+        "Reshape reads numbers in the order in which they are stored: token 0 from left to right, "
+        "then token 1. A split must "
         f"give head {head} its columns of every token.",
         mistakes={float(mistake): f"That stands there after {other_table.label}."},
     )
@@ -220,7 +221,7 @@ def timed(values: Values, load: Loader) -> Ran:
     loop, wide, joined = table[:, 0]
     names = ("the loop", "one wide each", "one fused")
     overlap = table[1, 2] >= table[0, 1]
-    note = " The middle halves of the two overlap: that is no clear difference." if overlap else ""
+    note = " The middle halves of the two overlap: that is not a clear difference." if overlap else ""
     return Ran(
         f"On this machine, just now: the loop takes {loop:.3g} ms, the wide product {wide:.3g} ms, the fused one "
         f"{joined:.3g} ms; so the wide one is {loop / wide:.1f} times as fast as the loop.{note} They agree "
@@ -338,9 +339,9 @@ def returned(values: Values, load: Loader) -> Right:
     call = values.text("call")
     returned_words = "no weights at all: None" if made[call] is None else f"weights of shape {_axes(made[call].shape)}"
     explanations = {
-        "nothing said": "That is what comes when nothing is said: weights, averaged over the heads.",
+        "nothing said": "That is the default: weights, averaged over the heads.",
         "average_attn_weights=False": "That is a map for each head. They come averaged, unless one says otherwise.",
-        "need_weights=False": "Weights are returned unless need_weights=False is said: it is True by default.",
+        "need_weights=False": "Weights are returned unless you pass need_weights=False: it is True by default.",
     }
     return Right(
         float(counts[call]),

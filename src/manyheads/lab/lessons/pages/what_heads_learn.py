@@ -87,7 +87,7 @@ def gold_accuracy(values: Values, load: Loader) -> Ran:
     halves = ("chosen on", "reported", "all")
     words = (
         f"{head}, {RELATIONS[relation]}: right in {right[0, 2]:.0f} % of {cases[0][2]:.0f} (95 % interval over "
-        f"texts drawn anew: {low:.0f} to {high:.0f}). The rule, {survey.rule}, is right in {right[6, 2]:.0f} %; it is "
+        f"texts drawn again: {low:.0f} to {high:.0f}). The rule, {survey.rule}, is right in {right[6, 2]:.0f} %; it is "
         f"wrong {cases[2][2]:.0f} times."
     )
     return Ran(

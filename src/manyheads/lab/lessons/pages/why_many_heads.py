@@ -171,7 +171,7 @@ def place_weight(values: Values, ran: Ran) -> Right:
     return Right(
         answer,
         words,
-        "All of a row is 1, and two words that are asked for alike get as much each.",
+        "A row sums to 1, and two words that are asked for alike get the same share.",
         tolerance=0.01,
         mistakes=dict.fromkeys(apart, f"That is what another head gives {word!r}."),
     )
@@ -211,7 +211,8 @@ def cost_ratio(values: Values, load: Loader) -> Right:
     answer = sum(weights(m, h, wide=wide)[name] for name in "qkv") / sum(weights(m, 1)[name] for name in "qkv")
     return Right(
         answer,
-        f"{h} heads of {m if wide else m // h}: {'h times the weights' if wide else 'h times 1 / h, as many weights'}.",
+        f"{h} heads of {m if wide else m // h}: "
+        f"{'h times the weights' if wide else 'h times 1 / h, the same number of weights'}.",
         "How many weights has one of the heads, beside one head that is as wide as the model?",
         mistakes={
             float(1 if wide else h): "That would be so if the heads "
@@ -229,7 +230,7 @@ def highest_rank(values: Values, load: Loader) -> Right:
         float(answer),
         f"Q and K have {m // h} columns and {n:,} rows, so the rank of their product is {answer} at most. A head as "
         f"wide as the model could have {min(n, m)}.",
-        "Q K^T is a product of two tables with as many columns as the head is wide.",
+        "Q K^T is a product of two tables whose number of columns is the width of the head.",
         mistakes={
             float(min(n, m)): "That is with a single head, as wide as the model.",
             float(n): "So large is the map, but Q and K have fewer columns.",

@@ -209,7 +209,7 @@ def scratch_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str) -
 
 
 def uptraining_run(name: str, scale: RunScale, data: Bytes, seed: int, kind: str, teacher: nn.Module) -> Run:
-    """The trained teacher, converted, learns the teacher's next-token distribution, on windows drawn anew."""
+    """The trained teacher, converted, learns the teacher's next-token distribution, on windows drawn again."""
     assert isinstance(teacher, Decoder)
     held_out = data.held_out_windows(scale.held_out_windows, scale.length + 1)
 

@@ -224,7 +224,7 @@ def diversity(model: nn.Module, cards: Int[Tensor, "b n two"]) -> float:
     """How different the heads' maps are: the mean Jensen-Shannon divergence of two heads as a share of ln 2, over all
     rows that see two cards or more. 0: all the same. Inside `applied`, of the maps as the plan has them.
 
-    It is what `head_families` gives as a layer's diversity, of a model whose texts are no words.
+    It is what `head_families` gives as a layer's diversity, of a model whose texts are not words.
     """
     layer = record_call(model, cards.to(device_of(model))).layers[0]
     sharing = sharing_around(model)(layer.site)

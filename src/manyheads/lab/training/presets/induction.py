@@ -221,7 +221,7 @@ def control(previous: str, gone: Mapping[str, Mapping[str, float]]) -> str:
     if previous not in needed:
         return f"Induction outlives {previous}: it does not rest on the head that looks most at the token before."
     if needed == [previous]:
-        return f"Of layer 0 induction needs {previous} alone: without any other of its heads it stays."
+        return f"Induction needs only {previous} from layer 0: it stays when any other head of that layer is removed."
     return (
         f"The control: {' and '.join(needed)} are both needed, so that losing induction without {previous} does not "
         f"show that it is the head for the token before; what it looks at does."

@@ -441,7 +441,7 @@ def lines_of(numbers: Mapping[str, Any]) -> tuple[str, ...]:
         if recalls:
             serving = sum(recall >= SERVES * splits["all"]["recall"] for recall in recalls)
             random_words = (
-                f", with as many others in their place {_percent(statistics.fmean(recalls))} in the mean of "
+                f", with the same number of others in their place {_percent(statistics.fmean(recalls))} in the mean of "
                 f"{len(recalls)} draws ({_percent(max(recalls))} at most; nearly all, {SERVES:.0%} of them or more, in "
                 f"{serving})"
             )

@@ -143,7 +143,7 @@ def read_cmapss(place: Path) -> Fleet:
         names = ", ".join(path.name for path in files[:6])
         raise TextError(f"{place} holds {len(files)} sets ({names}): give one of these files instead of the folder.")
     if not (files[0].name.startswith("train_") and files[0].suffix == ".txt"):
-        raise TextError(f"{place} is no train_<set>.txt: give a C-MAPSS folder, or a set's train file in it.")
+        raise TextError(f"{place} is not a train_<set>.txt: give a C-MAPSS folder, or a set's train file in it.")
     name, texts = files[0].stem.removeprefix("train_"), dict[Path, str]()
     for path in (files[0].with_name(f"{kind}_{name}.txt") for kind in ("train", "test", "RUL")):
         try:
@@ -212,7 +212,7 @@ def _rows(
                 value = math.nan
             if not math.isfinite(value) or (column not in CHANNELS and value % 1):
                 kind = "whole number" if math.isfinite(value) else "number"
-                raise fault(f"{part[:40]!r} came as its {column}, which is no {kind}")
+                raise fault(f"{part[:40]!r} came as its {column}, which is not a {kind}")
             row.append(value)
         if row:
             yield row, fault
@@ -375,7 +375,7 @@ class AttentionBlock(nn.Module):
 
 
 class RulNet(nn.Module):
-    """Windows to shares of the cap: about 1 for a sound engine, 0 for one that fails now.
+    """Maps windows to shares of the cap: about 1 for a sound engine, 0 for an engine that fails now.
 
     With 512 numbers a cycle (`hidden` 256) the attention has 4 (512^2 + 512) = 1,050,624 parameters.
     """

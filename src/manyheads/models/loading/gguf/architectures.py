@@ -253,7 +253,7 @@ class Plan:
     def _misshapen(self, file: GgufFile, stored: str, numbers: Tensor) -> ModelError:
         return ModelError(
             f"{file.path} is damaged: {stored} of {list(numbers.shape)} is not what its keys mean. Copy or fetch it "
-            f"anew."
+            f"again."
         )
 
 
@@ -289,7 +289,7 @@ class _Keys:
 
     def missing(self, key: str, value: object) -> ModelError:
         fault = "does not say" if value is None else f"says {value!r} for"
-        return ModelError(f"{self.file.path} is damaged: it {fault} {self._name(key)}. Copy or fetch it anew.")
+        return ModelError(f"{self.file.path} is damaged: it {fault} {self._name(key)}. Copy or fetch it again.")
 
     def not_read(self, key: str, value: object) -> ModelError:
         return ModelError(
@@ -334,14 +334,14 @@ def plan_of(file: GgufFile) -> Plan:
     if (vocabulary := keys.whole("vocab_size", embedding.shape[0])) != embedding.shape[0]:
         raise ModelError(
             f"{file.path} is damaged: a vocabulary of {vocabulary:,}, and {embedding.shape[0]:,} embeddings. Copy or "
-            f"fetch it anew."
+            f"fetch it again."
         )
     config["tie_word_embeddings"] = "output.weight" not in file.tensors
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if isinstance(tokens, Strings) and len(tokens) > embedding.shape[0]:
         raise ModelError(
             f"{file.path} is damaged: {len(tokens):,} tokens, and {embedding.shape[0]:,} embeddings. Copy or fetch it "
-            f"anew."
+            f"again."
         )
     for name in ("bos", "eos", "padding", "unknown"):
         key = f"tokenizer.ggml.{name}_token_id"
@@ -349,7 +349,7 @@ def plan_of(file: GgufFile) -> Plan:
         if value is not None and (type(value) is not int or not 0 <= value < embedding.shape[0]):
             raise ModelError(
                 f"{file.path} is damaged: it says {value!r} for {key}, and its vocabulary is of "
-                f"{embedding.shape[0]:,} tokens. Copy or fetch it anew."
+                f"{embedding.shape[0]:,} tokens. Copy or fetch it again."
             )
         if name != "unknown":
             config[f"{'pad' if name == 'padding' else name}_token_id"] = value
@@ -359,7 +359,7 @@ def plan_of(file: GgufFile) -> Plan:
     num_layers = _number(config, family.keys["block_count"])
     if num_layers > len(file.tensors):
         raise ModelError(
-            f"{file.path} is damaged: {num_layers:,} layers, and {len(file.tensors):,} tensors. Copy or fetch it anew."
+            f"{file.path} is damaged: {num_layers:,} layers, and {len(file.tensors):,} tensors. Copy or fetch it again."
         )
     read_besides = _positions(keys, family, config)
     for key in ("expert_count", "expert_used_count"):
@@ -462,4 +462,4 @@ def _sources(
 
 
 def _lacking(file: GgufFile, names: list[str]) -> ModelError:
-    return ModelError(f"{file.path} is damaged: it lacks {few(names)}. Copy or fetch it anew.")
+    return ModelError(f"{file.path} is damaged: it lacks {few(names)}. Copy or fetch it again.")

@@ -105,7 +105,7 @@ class GgufFile:
                 # Pages are copied if they are written to, which none is: torch warns of bytes that it may not write.
                 self._contents = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         except ValueError:  # an empty file cannot be mapped
-            raise ModelError(f"{path} is damaged: it is empty. Copy or fetch it anew.") from None
+            raise ModelError(f"{path} is damaged: it is empty. Copy or fetch it again.") from None
         except OSError as error:
             raise FileAccessError(f"cannot read {path}: {error}. Check its permissions.") from error
         self._at = self._letters = 0
@@ -153,13 +153,13 @@ class GgufFile:
 
     def _checked_version(self) -> int:
         if bytes(self._contents[:4]) != b"GGUF":
-            raise ModelError(f"{self.path} is no GGUF file: its first bytes are {bytes(self._contents[:4])!r}.")
+            raise ModelError(f"{self.path} is not a GGUF file: its first bytes are {bytes(self._contents[:4])!r}.")
         self._at = 4
         version = self._whole("<I")
         if version not in VERSIONS:
             is_swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
             kind = "big-endian" if is_swapped else f"of GGUF version {version}"
-            raise ModelError(f"{self.path} is {kind}; versions 2 and 3, little-endian, are read. Convert it anew.")
+            raise ModelError(f"{self.path} is {kind}; versions 2 and 3, little-endian, are read. Convert it again.")
         return version
 
     def _table(self, num_tensors: int) -> dict[str, StoredTensor]:
@@ -253,7 +253,7 @@ class GgufFile:
         try:
             return str(self._contents[start : self._at], "utf-8")
         except UnicodeDecodeError:
-            raise self._damaged(f"{what}, which is no UTF-8", start) from None
+            raise self._damaged(f"{what}, which is not UTF-8", start) from None
 
     def _count(self, least: int, what: str, most: int | None = None) -> int:
         """How many of something follow, of which each takes at least so many bytes."""
@@ -281,5 +281,5 @@ class GgufFile:
 
     def _damaged(self, what: str, at: int | None = None) -> ModelError:
         return ModelError(
-            f"{self.path} is damaged: {what} at byte {self._at if at is None else at:,}. Copy or fetch it anew."
+            f"{self.path} is damaged: {what} at byte {self._at if at is None else at:,}. Copy or fetch it again."
         )

@@ -34,7 +34,7 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
     if lost := sorted(expected.keys() - plan.sources.keys() - tied):
         raise ModelError(
             f"{file.path} is damaged: a {plan.family.model} of its sizes needs {len(lost)} weights that it lacks: "
-            f"{few(lost)}. Copy or fetch it anew."
+            f"{few(lost)}. Copy or fetch it again."
         )
     # Besides a missing place of a bias, which another class of the family might have.
     if unplaced := sorted(plan.sources.keys() - expected.keys()):
@@ -50,7 +50,7 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
             if tuple(weight.shape) != expected[name]:
                 raise ModelError(
                     f"{file.path} is damaged: {few(plan.sources[name])} is {list(weight.shape)}, and its keys mean "
-                    f"{list(expected[name])}. Copy or fetch it anew."
+                    f"{list(expected[name])}. Copy or fetch it again."
                 )
             state[name] = weight.to(device, kind)
         model = _built(file, plan, torch.device("cpu"), kind, attention)  # of sizes that the file was seen to hold

@@ -222,4 +222,4 @@ def _numbers(file: GgufFile, key: str, count: int) -> list[int | float]:
 
 
 def _damaged(file: GgufFile, what: str) -> ModelError:
-    return ModelError(f"{file.path} is damaged: it has {what}. Copy or fetch it anew.")
+    return ModelError(f"{file.path} is damaged: it has {what}. Copy or fetch it again.")
