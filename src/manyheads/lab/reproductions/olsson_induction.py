@@ -21,7 +21,7 @@ from manyheads.lab.reproductions.prose import losses_without, others_like, windo
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task
 from manyheads.lab.training.charts import Chart, Points, PointsPanel
 from manyheads.lab.training.runs import Progress
-from manyheads.models import LoadedModel, load
+from manyheads.models import LoadedModel
 from manyheads.roles.probes import probe_repeats
 
 EARLY, LATE = slice(40, 60), slice(-60, None)  # tokens that stand for the paper's 50th and 500th
@@ -41,11 +41,8 @@ TRIAL = Sizes(windows=2, length=96, removed=2, draws=1, random_tokens=12, sample
 
 
 def run(task: Task) -> Result:
-    lm, sizes = load(prose.MODEL, device=task.device), TRIAL if task.quick else Sizes()
-    by_seed = []
-    for seed in range(task.seeds):
-        by_seed.append(measured(lm, sizes, seed, None if task.progress is None else task.progress(f"seed {seed}")))
-    return Result(rows_of(by_seed), chart(by_seed), notes_of(by_seed))
+    seeds = prose.by_seed(task, measured, TRIAL if task.quick else Sizes())
+    return Result(rows_of(seeds), chart(seeds), notes_of(seeds))
 
 
 def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = None) -> dict[str, Any]:

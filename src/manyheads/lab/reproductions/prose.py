@@ -6,7 +6,8 @@ how much depends on that, not on another author. Removed is a head whose output 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +17,23 @@ from torch import Tensor
 from manyheads.corpora import page_texts
 from manyheads.edits import applied
 from manyheads.heads import Head
-from manyheads.models import LoadedModel
+from manyheads.lab.reproductions.reproduction import Task
+from manyheads.lab.training.runs import Progress
+from manyheads.models import LoadedModel, load
 from manyheads.plan import Ablate, Plan
 
 MODEL = "smollm2"
+Sizes = TypeVar("Sizes")
+
+
+def by_seed(
+    task: Task, measured: Callable[[LoadedModel, Sizes, int, Progress | None], dict[str, Any]], sizes: Sizes
+) -> list[dict[str, Any]]:
+    """What `measured` answers for each of the task's seeds, on the pretrained model."""
+    lm, progress = load(MODEL, device=task.device), task.progress
+    return [
+        measured(lm, sizes, seed, None if progress is None else progress(f"seed {seed}")) for seed in range(task.seeds)
+    ]
 
 
 def page_in_order(seed: int) -> str:

@@ -23,7 +23,7 @@ from manyheads.lab.reproductions.prose import others_like
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task, less
 from manyheads.lab.training.charts import DOTS, Chart, Points, PointsPanel
 from manyheads.lab.training.runs import Progress
-from manyheads.models import LoadedModel, load
+from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, Plan
 
 NAMES = (
@@ -218,11 +218,8 @@ def roles_in(half: Half, few: Half) -> dict[str, list[Head]]:
 
 
 def run(task: Task) -> Result:
-    lm, sizes = load(prose.MODEL, device=task.device), TRIAL if task.quick else Sizes()
-    by_seed = []
-    for seed in range(task.seeds):
-        by_seed.append(measured(lm, sizes, seed, None if task.progress is None else task.progress(f"seed {seed}")))
-    return Result(rows_of(by_seed), chart(by_seed), notes_of(by_seed))
+    seeds = prose.by_seed(task, measured, TRIAL if task.quick else Sizes())
+    return Result(rows_of(seeds), chart(seeds), notes_of(seeds))
 
 
 def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from manyheads.lab.reproductions.prose import losses_without, others_like, page_
 from manyheads.lab.reproductions.reproduction import Claim, Reproduction, Result, Row, Task, less
 from manyheads.lab.training.charts import DOTS, Chart, Line, Panel, Points, PointsPanel
 from manyheads.lab.training.runs import Progress
-from manyheads.models import LoadedModel, load
+from manyheads.models import LoadedModel
 from manyheads.plan import Ablate, Plan
 from manyheads.roles.probes import RetrievalScores, retrieval_scores
 
@@ -63,15 +63,12 @@ class Question(NamedTuple):
 
 
 def run(task: Task) -> Result:
-    lm, sizes = load(prose.MODEL, device=task.device), TRIAL if task.quick else Sizes()
-    by_seed = []
-    for seed in range(task.seeds):
-        by_seed.append(measured(lm, sizes, seed, None if task.progress is None else task.progress(f"seed {seed}")))
-    return Result(rows_of(by_seed), chart(by_seed), notes_of(by_seed))
+    seeds = prose.by_seed(task, measured, TRIAL if task.quick else Sizes())
+    return Result(rows_of(seeds), chart(seeds), notes_of(seeds))
 
 
 def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = None) -> dict[str, Any]:
-    """One seed: scores by head, highest first; what is found and what prose costs with heads mquestion."""
+    """One seed: scores by head, highest first; what is found and what prose costs with heads masked."""
     generator = np.random.Generator(np.random.PCG64(seed))
     order = generator.permutation(len(NEEDLES)).tolist()
     depths = iter(generator.uniform(0.1, 0.9, len(sizes.lengths) + sizes.masked).tolist())
@@ -188,7 +185,7 @@ def notes_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
-    """Scores by rank, and what is left with heads mquestion."""
+    """Scores by rank, and what is left with heads masked."""
     ranked = [tuple(one["scores"].values()) for one in by_seed]
     places = tuple(float(place) for place in range(1, len(ranked[0]) + 1))
     lines = (
