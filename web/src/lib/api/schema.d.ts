@@ -1,4 +1,4 @@
-// openapi.json sha256:bd67aaca2b25804728fd9a4e4afcb7d0038b5f5e0097084a41ab156a19f5266a
+// openapi.json sha256:9096494dcdbe66e388ad49e02ec30568a934745290452e23fe82bee7ecc8f824
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -1071,12 +1071,19 @@ export interface components {
         /**
          * BlendAsk
          * @description A text to read with heads that use more and more of their layer's head 0. `layer`: whose maps, as "L2".
+         *
+         *     `steps`: at so many shares, from 0 to 1; with fewer the answer comes sooner.
          */
         BlendAsk: {
             /** Layer */
             layer?: string | null;
             /** Model */
             model: string;
+            /**
+             * Steps
+             * @default 11
+             */
+            steps: number;
             /** Text */
             text: string;
         };
@@ -2443,6 +2450,7 @@ export interface components {
          * @description A pair as the model reads it. `trouble`: why it cannot be patched, and what `about` that is; null where it can.
          *
          *     `differs`: the positions at which the two texts have unlike tokens; of texts of unlike length the first one alone.
+         *     `heads`: all of the model, layer by layer, before any of them is patched.
          */
         PairReading: {
             /** About */
@@ -2460,6 +2468,8 @@ export interface components {
             corrupted: components["schemas"]["PairSide"];
             /** Differs */
             differs: number[];
+            /** Heads */
+            heads: string[];
             /** Model */
             model: string;
             /**
@@ -3031,7 +3041,7 @@ export interface components {
          *     many, `num_source` the same of what an encoder reads. `state`: numbers kept for each text however long, `state32`
          *     those of 32 bits. `num_heads`, `num_kv_heads`: of every layer, and `terms` are of one key/value head; null for
          *     latents, for heads that differ and where nothing is kept: then `variants` has what there is. `num_idle`: parameters
-         *     of the experts that a token does not go through. `served`: how GPUs divide it; null for what is no decoder of one
+         *     of the experts that a token does not go through. `served`: how GPUs divide it; null for what is not a decoder of one
          *     stack, or cannot be told.
          */
         SizeShape: {
