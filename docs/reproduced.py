@@ -13,13 +13,12 @@ import json
 import re
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from manyheads.lab.reproductions import REPRODUCTIONS, markdown
-from manyheads.lab.reproductions.reproduction import COMES_OUT, FAILS, UNDECIDED, each_words, mean_words
+from manyheads.lab.reproductions.reproduction import each_words, mean_words
 
 ROOT = Path(__file__).parents[1]
 RESULTS, IMAGES = ROOT / "docs" / "reproduced", ROOT / "docs" / "images" / "reproduce"
@@ -176,17 +175,13 @@ def first_table(results: Mapping[str, dict[str, Any]]) -> str:
 
 
 def page() -> str:
-    """The opening, a row for each result, and the results."""
-    rows, parts, results = ["| command | the paper reports | its claims, here |", "|---|---|---|"], [], documents()
-    for stem, document in results.items():
-        found = Counter(row["verdict"] for row in document["rows"])
-        counts = ", ".join(f"{word}: {found[word]}" for word in (COMES_OUT, FAILS, UNDECIDED) if found[word])
-        rows.append(f"| `{document['command']}` | {REPRODUCTIONS[document['name']].meaning} | {counts} |")
-        parts.append(_part(document, stem))
+    """The opening with its table, which reproductions were not run whole, and the results."""
+    results = documents()
+    parts = [OPENING.format(table=first_table(results))]
     made = {document["name"] for document in results.values()}
     if missing := [f"`{name}`" for name in REPRODUCTIONS if name not in made]:
-        rows += ["", f"There is no whole run yet of {', '.join(missing)}."]
-    return "\n".join([OPENING.format(table=first_table(results)), *rows, "", *parts, COMPARED])
+        parts.append(f"There is no whole run yet of {', '.join(missing)}.\n")
+    return "\n".join([*parts, *(_part(document, stem) for stem, document in results.items()), COMPARED])
 
 
 def _part(document: dict[str, Any], stem: str) -> str:

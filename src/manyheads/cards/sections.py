@@ -171,7 +171,7 @@ def _maps(measured: Measured, head: Head) -> tuple[TextMap, ...]:
         pieces = readable(measured.tokens, one.place)
         thousandths = [_thousandths(row) for row in weights.tolist()]
         text = measured.pool_texts[one.place]
-        words = f"{one.share:.0%} of its attention here {of_label}; {of_texts}"
+        words = f"Where it can, {one.share:.0%} of its attention {of_label}; {of_texts}"
         out.append(
             TextMap(
                 text, pieces, tuple(thousandths), one.query, one.key, round(one.weight, 4),
