@@ -399,7 +399,7 @@ OURS = "Only such a save would be replaced. Name a new folder."
         (["prune", "L3H2", "--out", "none/new"], "none/new: its folder does not exist. Make it first"),
         (["convert", "--kv-heads", "0", "--model", "m", "--out", "new"], "--kv-heads 0: give 1 or more."),
         (["convert", "--kv-heads", "2", "--model", "m", "--out", "a.txt"], "a.txt: it is a file. Name a folder."),
-        (["roles", "--corpus", "a.txt"], "no text was given: file a.txt holds none."),
+        (["roles", "--corpus", "a.txt"], "no text was given: file a.txt contains none."),
         (["roles", "--corpus", "/dev/zero"], "cannot read /dev/zero: it is a device, not a file. Name a file."),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",

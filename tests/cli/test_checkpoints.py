@@ -90,7 +90,7 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "3", "--cache-bytes", "64", "--out", "smaller"), ("--lowest 3 and --cache-bytes 64 were both",)),
     (("--lowest", "0", "--out", "smaller"), ("--lowest 0: give a number of heads from 1, or a share",)),
     (("--lowest", "100%", "--out", "smaller"), ("--lowest 100%: give a number",)),
-    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% of the 72 heads of minilm is less than can "
+    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% of the 72 heads of minilm is fewer than can "
         "be removed",)),
     (("--cache-bytes", "0", "--out", "smaller"), ("--cache-bytes 0: give a number of bytes from 1.",)),
     (("--cache-bytes", "64", "--out", "smaller"), ("--cache-bytes 64: minilm keeps no cache: give --lowest N",)),
@@ -101,7 +101,7 @@ def test_json_is_one_document_with_everything(run):
     (("L5H1", "--estimator", "gradient", "--out", "smaller"), ("--way and --estimator say how --lowest chooses",)),
     (("--lowest", "3", "--estimator", "both", "--out", "smaller"), ("--estimator both is unknown", "or gradient")),
     (("--lowest", "3", "--way", "rows", "--out", "smaller"), ("way='rows' is unknown", "each layer")),
-    (("--lowest", "3", "--way", "anywhere", "--out", "smaller"), ("way='anywhere' is none", "no heads share")),
+    (("--lowest", "3", "--way", "anywhere", "--out", "smaller"), ("way='anywhere' is not available", "no heads share")),
     (("L5H1", "--only", "stock", "--out", "smaller"), ("--only stock is not a form: use compact or zeroed",)),
     (("L5H1", "--out", "no/smaller"), ("cannot write", "its folder does not exist")),
 ])  # fmt: skip
@@ -158,7 +158,7 @@ def test_the_card_speaks_of_groups_where_whole_groups_go(run, tmp_path):
     ran = run(*line, "--lowest", str(groups), "--way", "each-group")
     assert ran.code == 0, ran.err
     assert "the cache stays as it is, since no key/value head lost all heads that read it." in ran.out
-    assert f"The {groups} least important of {len(spec.heads)} heads by zero ablation, as many" in card.read_text()
+    assert f"The {groups} least important of {len(spec.heads)} heads by zero ablation, the same number" in card.read_text()
 
 
 def test_heads_to_remove_are_a_number_a_share_or_what_frees_bytes_of_cache(fresh):

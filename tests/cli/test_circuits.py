@@ -305,7 +305,7 @@ def test_why_prints_the_librarys_words_and_gives_its_numbers(run, tmp_path):
     answer = mh.why(lm, TEXT, "L3H3", 5, 2)
     writer = next(row.writer for row in answer.query if row.looks_at is not None)
     ran = run(*ASKED, "--from", "5", "--to", "2", "--further", writer)
-    assert ran.code == 0 and ran.lines[0] == "tiny-code: 1 text of what you typed"
+    assert ran.code == 0 and ran.lines[0] == "tiny-code: 1 text from what you typed"
     assert ran.lines[2] == answer.lines()[0]
     assert [line.strip() for line in ran.lines[3:6]] == [line.strip() for line in answer.lines()[1:4]]
     assert any(line.startswith(f"{writer} from ") for line in ran.lines)

@@ -246,7 +246,7 @@ def test_importance_as_json_and_a_curve(run, page):
 def test_with_a_plan_what_is_typed_is_the_text(run, minilm):
     Path("plan.json").write_text('{"steps": [{"step": "ablate", "heads": "L1H9"}]}')
     typed = json.loads(run("ablate", "--plan", "plan.json", TEXTS[0], "--controls", "0", "--json").out)
-    assert typed["texts"] == 1 and typed["origin"] == "1 text of what you typed"
+    assert typed["texts"] == 1 and typed["origin"] == "1 text from what you typed"
     assert typed["change"] == pytest.approx(mh.effect(minilm, mh.Ablate("L1H9"), [TEXTS[0]], controls=0).change)
     words = json.loads(run("ablate", "--plan", "plan.json", *TEXTS[0].split(), "--controls", "0", "--json").out)
     assert words["change"] == typed["change"]

@@ -457,7 +457,7 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(run, folders, cat, tm
         ((*vit, "--image", cat, "a text", "--patch", "0,0"), "--patch 0,0 and a text were given: a token of the text"),
         ((*vit, "--image", cat, "--token", "1"), "--token is about a text with a picture: give both"),
         (("a text", "--answer", "a cat"), "--answer is about a text with a picture: give both"),
-        (("--patch", "0,0", "a text"), "--patch 0,0 is a place in a picture: give the picture too, --image"),
+        (("--patch", "0,0", "a text"), "--patch 0,0 is a place in a picture: also give the picture, --image"),
         (("--image", cat), "minilm (BertModel) reads text, not pictures"),
         ((*vit, "a text"), "vit (ViTModel) reads pictures, not text"),
         (("--model", folders["whisper"], "--image", cat), "reads sounds, not pictures"),

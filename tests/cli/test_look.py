@@ -545,8 +545,8 @@ def test_input_that_waits_unread_on_stdin_is_said(run, monkeypatch, tmp_path):
         (["x", "--statistics", "entropi"], "no statistic 'entropi': did you mean entropy"),
         (["x", "--statistics", ","], "no statistic was asked for"),
         (["x", "--out", "no/such/t.csv"], "--out no/such/t.csv: there is no folder no/such."),
-        (["x", "--out", "t.xlsx"], "--out t.xlsx: cannot tell what to write by that ending. Use .parquet, .csv"),
-        (["x", "--plot", "t.gif"], "--plot t.gif: cannot tell what to write by that ending. Use .png"),
+        (["x", "--out", "t.xlsx"], "--out t.xlsx: cannot tell from that ending what to write. Use .parquet, .csv"),
+        (["x", "--plot", "t.gif"], "--plot t.gif: cannot tell from that ending what to write. Use .png"),
         (["x", "--model", "nosuch"], "nosuch"),
     ],
 )

@@ -287,7 +287,7 @@ def test_a_corpus_of_unknown_ending_or_that_cannot_be_read_is_named_once_with_th
     Path("bad.conllu").write_text("1\tfoo\n\n2\tbar\tx\n\n")
     ran = run("roles", "--corpus", "bad.conllu", "--model", "/nowhere")
     assert_refused(
-        ran, "bad.conllu:1 cannot be read", "the 2 texts", "token 1 has 2 columns", "Mend the file", "--kind"
+        ran, "bad.conllu:1 cannot be read", "the 2 texts", "token 1 has 2 columns", "Correct the file", "--kind"
     )
     assert ran.err.count("bad.conllu") == 1
 

@@ -129,7 +129,7 @@ def test_gpus_are_answered_in_a_sentence_then_a_row_for_equal_ones(sized):
     assert "Each GPU keeps 2 of 8 KV heads." in " ".join(ran.lines)
     staged = sized("deepseek-v3", "--gpus", "16x80GB", "--dtype", "fp8", "--pipeline", "2", "--tensor", "8")
     assert [row_of(staged, start).split()[4] for start in ("each of GPU 0-7", "each of GPU 8-15")] == ["0-30", "31-60"]
-    assert "Latents belong to all heads" in staged.out and "without the scales" in staged.out
+    assert "Latents belong to all heads" in staged.out and "without their scales" in staged.out
     assert "each head's cache is kept on 2 GPUs" in " ".join(sized("llama-3-70b", "--gpus", "16x80GB").lines)
     assert max(len(line) for each in (ran, staged) for line in each.lines) <= WIDTH
     options = ("--block", "32", "--prefix", "1k", "--chunk", "4k", "--overhead", "0.05", "--batch", "3")

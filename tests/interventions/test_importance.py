@@ -605,7 +605,7 @@ def test_whole_groups_go_unless_another_way_is_asked_for_and_what_each_frees_is_
         assert bool(costs.freed_cache_bytes) == (way != "each group") and costs.freed_parameters > 0
     assert costs_without(wide, "L1") == costs_of(mh.prune_heads(wide, "L1", empty_layers=True))
     refuses(HeadError, r"cannot be cut out .*importance\.lowest\(N, groups=True\)", costs_without, wide, "L0H0")
-    words = "way='each group' is none for .*: 3 heads can go by 'anywhere'"
+    words = "way='each group' is not available for .*: 3 heads can go by 'anywhere'"
     refuses(HeadError, words, lowest_heads, wide, LLAMA_TEXTS, 3, way="each group")
     refuses(HeadError, "way='rows' is unknown: use one of", lowest_heads, wide, LLAMA_TEXTS, 6, way="rows")
 
@@ -673,7 +673,7 @@ def test_numbers_that_cannot_go_are_refused_and_any_can_without_groups(lm):
     assert lowest_heads(each, LLAMA_TEXTS, 3).heads == mh.importance(each, LLAMA_TEXTS).lowest(3)
     refuses(
         HeadError,
-        "way='anywhere' is none for .*: no heads share keys",
+        "way='anywhere' is not available for .*: no heads share keys",
         lowest_heads,
         each,
         LLAMA_TEXTS,

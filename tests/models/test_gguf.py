@@ -298,8 +298,8 @@ def one_tensor(*entries: bytes, data: bytes = b"\1" * 64, keys: bytes = b"", num
 
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "it is empty"),
-    "three bytes": (b"GGU", "no GGUF file"),
-    "magic of GGML": (header(magic=b"lmgg"), "no GGUF file: its first bytes are b'lmgg'"),
+    "three bytes": (b"GGU", "is not a GGUF file"),
+    "magic of GGML": (header(magic=b"lmgg"), "is not a GGUF file: its first bytes are b'lmgg'"),
     "header alone": (header(), "1 keys in the 0 bytes"),
     "half a header": (b"GGUF\3\0\0\0\0", "a number of 8 bytes, where 1 are left"),
     "version 1": (header(version=1), "of GGUF version 1; versions 2 and 3"),

@@ -208,7 +208,7 @@ def test_progress_ends_where_it_said(fresh):
     ({"targets": []}, PlanError, "names no heads"),
     ({"targets": "L0H0", "controls": -1}, StatisticError, "controls=-1: give 0 or more"),
     ({"targets": "L0H0", "among": "L0H0"}, StatisticError, r"no head is left to look at beside the targets \(L0H0\)"),
-    ({"targets": "L0H0", "kind": "none"}, PlanError, "no way to ablate"),
+    ({"targets": "L0H0", "kind": "none"}, PlanError, "not a way to ablate"),
     ({"targets": "L0H0", "rows": 0}, StatisticError, "rows=0"),
     ({"targets": "L0H0", "metric": "beauty"}, StatisticError, "metric='beauty' is unknown"),
 ])  # fmt: skip

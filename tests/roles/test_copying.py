@@ -206,7 +206,7 @@ def test_models_that_cannot_copy_too_few_draws_and_matrices_that_are_not_found_a
     refuses(ModelError, message, copying_scores, loaded(tiny_gpt2(GPT2Model, seed=draw(fresh))))
     sizes = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 1, "ffn_dim": 8, "vocab_size": 50}
     narrow = OPTForCausalLM(OPTConfig(**sizes, word_embed_proj_dim=10, max_position_embeddings=32)).eval()
-    message = r"L0 reads 24 numbers and writes 24, but a token is embedded in 10: what lies"
+    message = r"L0 reads 24 numbers and writes 24, but a token is embedded in 10: the steps between"
     refuses(ModelError, message, copying_scores, loaded(narrow))
     lm = loaded(tiny_gpt2(seed=draw(fresh)))
     refuses(StatisticError, r"draws=1: chance needs at least 2 draws", copying_scores, lm, draws=1)

@@ -150,7 +150,7 @@ def test_any_page_is_read_or_refused(text):
     (("{amount}", "{wings}"), r"\{wings\} is not an input. It has scores, operation, amount"),
     (("run: changed-row\n", ""), "no check is called 'shifted-row'"),
     (("run: changed-row", "run: looks-most"), "'looks-most' is a prediction on a cell: write ```predict"),
-    (("question: Where", "run: changed-row\nquestion: Where"), "'changed-row' is not a prediction: write ```check"),
+    (("question: Where", "run: changed-row\nquestion: Where"), "'changed-row' is no prediction: write ```check"),
     (("{{example-shape of=X}}", "{{example-size}}"), "no fact is called 'example-size'"),
     (("{{example-shape of=X}}", "{{example-shape of=Z}}"), "of='Z' is not a choice"),
     (("{{example-shape of=X}}", "{{example-shape X}}"), "'X' in {{example-shape X}} is not an input"),
