@@ -158,7 +158,9 @@ def test_the_card_speaks_of_groups_where_whole_groups_go(run, tmp_path):
     ran = run(*line, "--lowest", str(groups), "--way", "each-group")
     assert ran.code == 0, ran.err
     assert "the cache stays as it is, since no key/value head lost all heads that read it." in ran.out
-    assert f"The {groups} least important of {len(spec.heads)} heads by zero ablation, the same number" in card.read_text()
+    assert (
+        f"The {groups} least important of {len(spec.heads)} heads by zero ablation, the same number" in card.read_text()
+    )
 
 
 def test_heads_to_remove_are_a_number_a_share_or_what_frees_bytes_of_cache(fresh):

@@ -138,20 +138,27 @@ def notes_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
-    """What removal costs, by kind of token."""
-    parts = {
-        "copied": "random tokens,\nread again",
-        "again": "prose, a pair\nthat came before",
-        "first": "prose,\nother tokens",
-    }
-    panels = tuple(
-        PointsPanel(
-            f"nats more without {words}",
-            tuple(Points(label, tuple(rise(one, kind, part) for one in by_seed), kind == "induction")
-                  for part, label in parts.items()),
+    """What removal costs where tokens are copied, and in prose: a panel each, as one is twenty times the other."""
+
+    def panel(title: str, groups: Sequence[tuple[str, str, str]]) -> PointsPanel:
+        points = (
+            Points(label, tuple(rise(one, kind, part) for one in by_seed), kind == "induction")
+            for label, kind, part in groups
         )
-        for kind, words in (("induction", "the strongest induction heads"), ("others", "other heads of their layers"))
-    )  # fmt: skip
+        return PointsPanel(title, tuple(points))
+
+    mine, others = "without the\ninduction heads", "without others\nof their layers"
+    panels = (
+        panel("random tokens read again: nats more", [(mine, "induction", "copied"), (others, "others", "copied")]),
+        panel(
+            "prose: nats more",
+            [
+                (f"a pair that came before,\n{mine}", "induction", "again"),
+                (f"a pair that came before,\n{others}", "others", "again"),
+                (f"other tokens,\n{mine}", "induction", "first"),
+            ],
+        ),
+    )
     return Chart(
         "Induction heads of a language model, removed", f"{prose.MODEL}; {len(by_seed)} orders of the texts", panels
     )
