@@ -110,6 +110,11 @@ def assert_surveyed(texts: Sequence[Text], relations: Sequence[Relation], min_ar
             for pos in tags
         }
         assert hits[each.rule.side, each.rule.pos] == max(hits.values())
+        lefts = {pos for _, dependent, head in linked[each.name] if head < dependent for pos in tags}
+        if each.rule_left is None:
+            assert not lefts
+        else:
+            assert each.rule_left.side < 0 and hits[-1, each.rule_left.pos] == max(hits[-1, pos] for pos in tags)
 
 
 EWT = "en_ewt-ud-dev.conllu"
@@ -175,13 +180,19 @@ def one_way(
             chance[at] = likely[min(FAR, max(-FAR, (at - row) * way))] + UNSEEN
     yield ".relabelled", among.worth(chance / chance.sum())
     yield ".uniform", always(1 / sees.sum(), num_heads)
-    at_mode = target == row + way * relation.modal
+    causal = not np.triu(np.asarray(looks.sees), 1).any()
+    there = {at - FAR: count for at, count in enumerate(relation.offsets) if not causal or (at - FAR) * way < 0}
+    modal = max(there, key=lambda offset: there[offset])
+    assert causal or modal == relation.modal
+    at_mode = target == row + way * modal
     yield ".mode", always(at_mode, num_heads)
     if not at_mode:
         yield ".off_mode", among.are([target])
     if way == 1:
         yield ".norm", winners(looks.moved[:, row], sees, looks.moved_beside[:, row]).are([target])
-        by_rule = nearest(text, row, relation.rule.side, relation.rule.pos) == target
+        rule = relation.rule_left if causal else relation.rule
+        assert rule is not None, "an arc that a causal head sees has its governor to the left"
+        by_rule = nearest(text, row, rule.side, rule.pos) == target
         yield ".rule", always(by_rule, num_heads)
         if not by_rule:
             yield ".off_rule", among.are([target])

@@ -12,7 +12,8 @@ Beside them stand scores without knowledge of the sentence: `.uniform` (any othe
 the right part of speech, drawn by where the relation's other end tends to lie: position and part of speech kept, the
 link destroyed), `.mode` (the most frequent offset) and `.rule` ("the nearest verb to the left"); and the score where
 those fail: `.off_mode`, `.off_rule`. An arc counts where the one word can see the other at all: a causal head is not
-expected to look ahead. Oracle: tests/statistics/test_syntax.py, from the model's own eager maps.
+expected to look ahead, and is compared with the most frequent offset and the best rule among words to its left.
+Oracle: tests/statistics/test_syntax.py, from the model's own eager maps.
 
 What heads are compared with is learned beforehand (`survey_syntax`), from the head of a corpus, its choosing half
 alone: for each relation, at which offsets its governor lies, the most frequent of them, and the best rule of the kind
@@ -85,12 +86,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class Relation:
-    """One relation as the survey saw it. `offsets[o]`: how many governors lie at `o - FAR` from their dependents."""
+    """One relation as the survey saw it. `offsets[o]`: how many governors lie at `o - FAR` from their dependents.
+
+    `rule`: the best of all; `rule_left`: the best to the left, for heads that see no more; None if no governor lies there.
+    """
 
     name: str
     num_arcs: int
     offsets: tuple[int, ...]
     rule: Rule
+    rule_left: Rule | None = None
 
     def to_dict(self) -> Json:
         """Plain data for JSON: `offsets` has a count for each offset that occurs."""
@@ -103,7 +108,20 @@ class Relation:
     @cached_property
     def modal(self) -> int:
         """The most frequent offset of a governor from its dependent."""
-        return max(range(len(self.offsets)), key=lambda index: self.offsets[index]) - FAR
+        return self._modal(range(-FAR, FAR + 1))
+
+    @cached_property
+    def modal_left(self) -> int:
+        """The most frequent offset of a governor to the left of its dependent."""
+        return self._modal(range(-FAR, 0))
+
+    @cached_property
+    def modal_right(self) -> int:
+        """The most frequent offset of a governor to the right of its dependent."""
+        return self._modal(range(1, FAR + 1))
+
+    def _modal(self, offsets: range) -> int:
+        return max(offsets, key=lambda offset: self.offsets[offset + FAR])
 
     @cached_property
     def chances(self) -> Float[torch.Tensor, "offset"]:
@@ -132,8 +150,9 @@ def survey_syntax(golds: Iterable[Gold | None], min_arcs: int = MIN_ARCS) -> tup
     for name in sorted(name for name, counts in offsets.items() if counts.total() >= min_arcs):
         counts = tuple(offsets[name][offset] for offset in range(-FAR, FAR + 1))
         # Equal hits: by part of speech, then to the right, so that the order of sentences decides nothing.
-        best = max(hits[name], key=lambda rule: (hits[name][rule], _pos_number(rule.pos), rule.side))
-        relations.append(Relation(name, offsets[name].total(), counts, best))
+        best = sorted(hits[name], key=lambda rule: (hits[name][rule], _pos_number(rule.pos), rule.side), reverse=True)
+        left = next((rule for rule in best if rule.side < 0), None)
+        relations.append(Relation(name, offsets[name].total(), counts, best[0], left))
     return tuple(relations)
 
 
@@ -158,7 +177,8 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
     for relation in surveyed:
         for name, meaning, source, kind in KINDS:
             detail = f" ({relation.rule})" if name.endswith("rule") else ""
-            detail += f" ({relation.modal:+d})" if name == "to_governor.mode" else ""
+            if name == "to_governor.mode":
+                detail = f" ({relation.modal:+d}; {relation.modal_left:+d} for a head that sees nothing ahead)"
             columns.append((f"{relation.name}.{name}", f"{relation.name}: {meaning}{detail}", source, kind))
     counted = frozenset(name.partition(".")[2] for name in requested)
     block = Block("syntax", lambda facts: _columns(facts, surveyed, counted))
@@ -279,7 +299,13 @@ def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequ
     word = torch.arange(words.num_words)
     visible = layer.visible[arcs.text, row]
     away = (word - row[:, None]) * way
-    modal = torch.tensor([relation.modal for relation in relations], dtype=torch.long)
+    causal = not bool(layer.visible.triu(1).any())
+    offsets = [
+        (relation.modal_left if way > 0 else relation.modal_right) if causal else relation.modal
+        for relation in relations
+    ]
+    modal = torch.tensor(offsets, dtype=torch.long)
+    rules = [(relation.rule_left or relation.rule) if causal else relation.rule for relation in relations]
     table = torch.stack([relation.chances for relation in relations]) if relations else torch.zeros(0, 2 * FAR + 1)
     likely = table[arcs.relation[:, None], away.clamp(-FAR, FAR) + FAR]
     # Of the right part of speech, drawn by offset: everything that position and word class could tell is chance.
@@ -289,8 +315,8 @@ def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequ
     mode = (target - row) * way == modal[arcs.relation]
 
     # The relation's rule: the nearest word of its part of speech on its side. Words that do not fit are put past all.
-    side = torch.tensor([relation.rule.side for relation in relations], dtype=torch.long)[arcs.relation][:, None]
-    tags = torch.tensor([_pos_number(relation.rule.pos) for relation in relations], dtype=torch.long)
+    side = torch.tensor([rule.side for rule in rules], dtype=torch.long)[arcs.relation][:, None]
+    tags = torch.tensor([_pos_number(rule.pos) for rule in rules], dtype=torch.long)
     distance = (word - row[:, None]) * side
     fits = (distance > 0) & (pos[arcs.text] == tags[arcs.relation][:, None])
     nearest = torch.where(fits, distance, 10 * FAR * words.num_words + 1).min(1)
