@@ -88,7 +88,7 @@ class Rule:
 class Relation:
     """One relation as the survey saw it. `offsets[o]`: how many governors lie at `o - FAR` from their dependents.
 
-    `rule`: the best of all; `rule_left`: the best to the left, for heads that see no more; None if no governor lies there.
+    `rule`: the best of all; `rule_left`: the best to the left, for heads that see no more, if any governor lies there.
     """
 
     name: str
