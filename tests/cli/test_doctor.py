@@ -125,7 +125,7 @@ def test_package_for_want_of_which_sections_fail_is_wrong_once(monkeypatch):
         ("einops", "wrong"), ("devices", "note"), ("attention", "note"),
     ]  # fmt: skip
     assert found[0].remedy == f'pip install --force-reinstall "einops=={version("einops")}"'
-    assert found[1].found == "not looked at, since that needs einops"
+    assert found[1].found == "not checked, since that needs einops"
 
 
 # ============================================================================================================= packages
@@ -487,7 +487,7 @@ def variable(monkeypatch):
 
 def test_no_variable_that_matters_is_said_too(variable):
     (found,) = doctor.variables()
-    assert (found.state, found.found) == ("fine", "none is set that would change a result")
+    assert (found.state, found.found) == ("fine", "none that would change a result is set")
 
 
 @pytest.mark.parametrize(("name", "value", "found"), [
@@ -570,7 +570,7 @@ def doctored(folder: Path, *hidden: str, **broken: str) -> Ran:
 
 def not_looked_at(ran: Ran, package: str) -> list[str]:
     sections = json.loads(ran.out)["sections"]
-    words = f"not looked at, since that needs {package}"
+    words = f"not checked, since that needs {package}"
     return [title for title, section in sections.items() if words in [finding["found"] for finding in section]]
 
 

@@ -102,7 +102,7 @@ def failing(weights):
 
 def test_definition_that_cannot_be_used_is_told(lm, monkeypatch):
     check = lambda **changed: check_definition(lm, mean_maximum(**changed), UNLIKE)  # noqa: E731
-    refuses(StatisticError, "'mine' has no definition to be held against: give it one", check, definition=None)
+    refuses(StatisticError, "'mine' has no definition to be compared with: give it one", check, definition=None)
     message = r"the definition of 'mine': .* takes 'wieghts', .* weights, visible, pieces, value_norms \(did you mean"
     refuses(StatisticError, message, check, definition=lambda wieghts: 1.0)
     message = r"the definition of 'mine' returns one number of a head's whole map: failing \(test_definition\.py, line"

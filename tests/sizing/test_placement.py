@@ -277,4 +277,6 @@ def test_what_cannot_be_told_and_what_streams_is_refused():
     whole = replace(preset("gpt2"), untold=(("parts", "a spec says less"),))
     refuses(ModelError, "^tensor=2: how gpt2 would be divided cannot be told", size(whole).on, "2x80GB")
     assert size(whole, batch=1).on("80GB").fits
-    refuses(ShapeError, "^streaming: what streams is counted for one", size("gpt2", streaming=0.5, recent=9).on, "80GB")
+    refuses(
+        ShapeError, "^streaming: streaming heads are counted for one", size("gpt2", streaming=0.5, recent=9).on, "80GB"
+    )

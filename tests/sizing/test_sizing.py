@@ -665,7 +665,7 @@ def test_a_family_without_a_row_says_what_would_be_needed(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "'jamba' is not among the" in done.stdout
-    assert "With transformers installed, what it knows can be built and measured." in done.stdout
+    assert "With transformers installed, models that it knows can be built and measured." in done.stdout
 
 
 def test_the_command(tmp_path):

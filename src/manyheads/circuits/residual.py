@@ -121,8 +121,8 @@ def norm_form(module: nn.Module, x: Float[Tensor, "*rows m"], y: Float[Tensor, "
     if not best[0] <= NORM_FIT[x.dtype]:
         raise ModelError(
             f"{path} ({type(module).__name__}) is not a norm that is known: its output is "
-            f"{best[0]:.2g} of its length away from a scale times its input, gain and bias. What "
-            f"passes through it cannot be attributed."
+            f"{best[0]:.2g} of its length away from a scale times its input, gain and bias. Nothing "
+            f"that passes through it can be attributed."
         )
     return best[1]
 

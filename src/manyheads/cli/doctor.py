@@ -153,7 +153,7 @@ def examine() -> dict[str, list[Finding]]:
             if failed.package not in [finding.subject for finding in faults]:
                 words = MISSING if failed.missing else f"importing it fails with {in_words(failed.error)}"
                 sections[title].append(Finding(failed.package, words, "wrong", failed.remedy))
-            sections[title].append(Finding(title, f"not looked at, since that needs {failed.package}", "note"))
+            sections[title].append(Finding(title, f"not checked, since that needs {failed.package}", "note"))
     return {title: section for title, section in sections.items() if section}
 
 
@@ -339,7 +339,7 @@ def variables() -> list[Finding]:
             fault, remedy = refused(name, value)
             words += f": {fault or effects.get(name, 'nothing reads it')}"
             findings.append(Finding(name, words, "wrong" if fault else "note", remedy))
-    return findings or [Finding("variables", "none is set that would change a result")]
+    return findings or [Finding("variables", "none that would change a result is set")]
 
 
 def refused(name: str, value: str) -> tuple[str, str]:

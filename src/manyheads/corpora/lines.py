@@ -86,7 +86,7 @@ def find_sources(name: str | Path, kind: str | None = None) -> list[Source]:
         ending = _ending(path)
         if kind is None and ending and ending not in ENDINGS and path.is_file():
             raise TextError(
-                f"cannot tell by its ending what {path} holds. Say kind= ({', '.join(KINDS)}), "
+                f"cannot tell from its ending what {path} holds. Say kind= ({', '.join(KINDS)}), "
                 f"or let its name end in {_endings(None)}."
             )
         return [_source(path, path.name, kind or ENDINGS.get(ending, "text"))]

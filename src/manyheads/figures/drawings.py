@@ -177,7 +177,7 @@ def draw_writes(writes: Writes) -> Sheet:
 
 
 def draw_effect(effect: Effect) -> Sheet:
-    """The change and its interval in ink, above it those of as many random heads."""
+    """The change and its interval in ink, above it those of the same number of random heads."""
     sheet, bottom = Sheet(WIDTH, TOP + 150), TOP + 90
     sheet.heading(MARGIN, verdict(effect).words, str(effect))
     ends = [end for end in (effect.low, effect.high) if end is not None]

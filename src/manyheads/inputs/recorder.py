@@ -153,7 +153,9 @@ def _record_ready(
     """Pictures, sounds or ready tensors; beside them what a decoder reads, or writes."""
     first, *others = reading.ready
     if others:
-        raise RecordingError(f"{len(reading.ready)} ready batches came, and a recording is of one: record each alone.")
+        raise RecordingError(
+            f"{len(reading.ready)} ready batches were given, and a recording holds one: record each alone."
+        )
     batch, about = first.with_texts(), {**model_facts(lm), **reading.notes}
     if count is not None and batch.skips:  # an answer to a text with pictures is read again, as if it had been given
         batch, count, about["answer"] = written(lm, batch, count, options), None, "written by the model"

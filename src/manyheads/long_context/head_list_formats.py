@@ -122,7 +122,7 @@ def list_in(files: Mapping[str, bytes], path: Path) -> HeadList:
     row = next((row for row in LISTS if row.knows(document)), None)
     if row is None:
         raise FileAccessError(
-            f"{path} is none of the lists of heads that are known here ({', '.join(FORMATS)}), and no saved split."
+            f"{path} is not one of the lists of heads that are known here ({', '.join(FORMATS)}), and no saved split."
         )
     heads = row.parse(document, lambda why, name="": _damaged(path / name, why))
     described: Mapping[str, Any] = {}
@@ -132,7 +132,7 @@ def list_in(files: Mapping[str, bytes], path: Path) -> HeadList:
         described, place = _description(json_in(file_bytes(beside), beside), beside), beside
     if described and place != path and described.get("sha256") != hashlib.sha256(data).hexdigest():
         raise FileAccessError(
-            f"{path / name} was changed since manyheads wrote it, and what {place} says of its model may no longer "
+            f"{path / name} was changed since manyheads wrote it, and what {place} says about its model may no longer "
             f"hold: export the list again, or remove that."
         )
     unit = row.as_read.format(described.get("unit", row.unit))

@@ -151,10 +151,10 @@ def _stack_of(heads: HeadList, lm: LoadedModel, path: Path) -> str:
     names = ", ".join(map(repr, stacks)) or "none"
     if (stack := heads.described.get("stack")) is not None:
         if stack not in stacks:
-            raise ModelError(f"{path} is of the stack {stack!r}, and the stacks of {lm.name} are {names}.")
+            raise ModelError(f"{path} is for the stack {stack!r}, and the stacks of {lm.name} are {names}.")
         return stack
     if "" not in stacks and len(stacks) != 1:
-        raise ModelError(f"{path} does not say of which stack it is, and those of {lm.name} are {names}.")
+        raise ModelError(f"{path} does not say which stack it is for, and those of {lm.name} are {names}.")
     return "" if "" in stacks else next(iter(stacks))
 
 

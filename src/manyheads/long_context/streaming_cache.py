@@ -188,8 +188,8 @@ class Streaming:
         """
         if mode not in MODES or generation.is_assistant:
             raise ModelError(
-                f"generation by {getattr(mode, 'value', mode)} takes tokens back, and a streaming cache has freed what "
-                f"stood there before: leave out assistant_model and prompt_lookup_num_tokens."
+                f"generation by {getattr(mode, 'value', mode)} takes tokens back, and a streaming cache has freed the "
+                f"keys that stood there: leave out assistant_model and prompt_lookup_num_tokens."
             )
         kind = generation.cache_implementation
         if kind not in (None, "dynamic"):
@@ -201,8 +201,8 @@ class Streaming:
         self.require(cache)
         if cache.generated:
             raise ModelError(
-                "this streaming cache was used by another generate() already: give each its own (now.cache()), or copy "
-                "one that holds a common beginning before (copy.deepcopy)."
+                "this streaming cache was used by another generate() already: give each its own (now.cache()), or "
+                "first copy one that holds a common beginning (copy.deepcopy)."
             )
         cache.generated = True
         arguments = private_names.with_cache(self.model, model_kwargs, cache)
@@ -685,7 +685,7 @@ class StreamingCache(DynamicCache):
 
     def crop(self, tokens_to_remove: int) -> None:
         raise ModelError(
-            f"crop({tokens_to_remove}): a streaming cache has freed what stood before its last positions, so it cannot "
+            f"crop({tokens_to_remove}): a streaming cache has freed the keys before its last positions, so it cannot "
             f"take tokens back."
         )
 

@@ -156,7 +156,7 @@ def _measure_media(
     chosen, wordy = (requested, "") if has_words else without(requested, WORDY)
     if wordy and (by_name or not chosen):
         raise StatisticError(
-            f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
+            f"{wordy}: about words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
     sought: Sinks | SinkSearch = sinks or Sinks()

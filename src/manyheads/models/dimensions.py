@@ -249,7 +249,9 @@ def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Archite
     try:
         import transformers  # noqa: F401
     except ImportError:
-        raise ModelError(f"{error} With transformers installed, what it knows can be built and measured.") from error
+        raise ModelError(
+            f"{error} With transformers installed, models that it knows can be built and measured."
+        ) from error
     return replace(describe(data), stored=stored_of(data))
 
 
@@ -275,7 +277,7 @@ def _config(data: Mapping[str, Any]) -> Any:
     if family not in private_names.CONFIG_MAPPING_NAMES:
         raise ModelError(
             f"{family!r} is an architecture that neither manyheads nor transformers knows, so its parameters cannot be "
-            f"told. Describe it: num_layers, embed_dim, num_heads, ..."
+            f"counted. Describe it: num_layers, embed_dim, num_heads, ..."
         )
     require_few_layers(data, FEW_LAYERS)
     try:

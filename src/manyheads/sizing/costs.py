@@ -300,7 +300,7 @@ class Sizing(Shown, Plotted, NotIterated):
         stream, and what is not a decoder; ModelError where the cache cannot be told.
         """
         if self.ask.streaming is not None:
-            raise ShapeError("streaming: what streams is counted for one memory, as in fits('80 GB'), not on GPUs.")
+            raise ShapeError("streaming: streaming heads are counted for one memory, as in fits('80 GB'), not on GPUs.")
         count, size_bytes = parsed_gpus(gpus)
         placement = Placement(
             name=self.name,

@@ -43,7 +43,7 @@ from manyheads.sizing.architecture.architecture import Architecture, Attention, 
 from manyheads.sizing.memory import FAR, PUBLISHED, Ask, Fit, checked_overhead, memory_bytes
 
 BLOCK = 16
-"""Tokens of a block of the cache unless said: vLLM's default."""
+"""Tokens in a block of the cache, by default: vLLM's default."""
 
 CHUNK = 2048
 """Tokens of prompts that are computed at once unless said: vLLM's default (`max_num_batched_tokens`)."""
@@ -73,7 +73,7 @@ class Placement(Shown):
     """A model on `tensor` x `pipeline` equal GPUs, and how many texts they serve.
 
     `memory_bytes`: of one GPU. `block`: tokens of a block of the cache; `prefix`: tokens that all texts begin with;
-    `chunk`: tokens of prompts computed at once; `overhead`: the share of each memory that stays free. `enough`: the
+    `chunk`: prompt tokens computed at once; `overhead`: the share of each memory that stays free. `enough`: the
     smallest number of such GPUs, layers divided over all of them, that holds these texts, where this one does not; None
     where none up to 64 does.
     """

@@ -201,7 +201,7 @@ class Annotated:
         if (statistic := named(item)) is not None:
             if statistic.asks & IMAGES and not self.images:
                 raise StatisticError(
-                    f"{item!r} is about the pictures in a text, and here are none: give mh.Inputs(text, image=...)."
+                    f"{item!r} is about the pictures in a text, and there are none: give mh.Inputs(text, image=...)."
                 )
             return [statistic.name]
         # As what is annotated, what is about pictures is there for a pattern only where they are.

@@ -305,7 +305,9 @@ class Words:
             one_of("by", by, WAYS, TextError, "is not a way to find words", ", or give spans")
         texts, offsets, source = texts_and_offsets(tokens)
         if texts is not tokens.texts and not isinstance(by, str):
-            raise TextError("spans were given, but this recording knows no offsets to lay them on: use by='words'.")
+            raise TextError(
+                "spans were given, but this recording has no character offsets to match them with: use by='words'."
+            )
         if isinstance(by, str):
             spans = tuple(tuple(WAYS[by](text)) for text in texts)
         else:

@@ -464,8 +464,8 @@ class Watch:
             layouts = sorted({layout for layout in everyone if layout != "[]"})
             if len(layouts) > 1:
                 raise ModelError(
-                    f"the processes of this training saw unlike layers ({len(layouts)} kinds): a watch adds what each "
-                    f"of them saw of the same model."
+                    f"the processes of this training saw different layers ({len(layouts)} kinds): a watch adds what "
+                    f"each of them saw of the same model."
                 )
             for fields in json.loads(layouts[0]) if layouts else ():  # a process without a batch learns them
                 site = Site.from_dict(fields)

@@ -268,9 +268,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
     Errors: ModelError.
     """
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"a torch module is watched, not a {type(model).__name__}: of a loaded model that is lm.model."
-        )
+        raise ModelError(f"watch a torch module, not a {type(model).__name__}: for a loaded model that is lm.model.")
     if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
         raise ModelError(
             "nn.DataParallel runs copies of the model in threads of their own, which cannot be watched: use "

@@ -300,7 +300,7 @@ class Reach:
         live = call.q if side == "query" else call.k
         index = head if side == "query" else call.site.kv_head_of(head)
         if not live.requires_grad:
-            raise ModelError(f"{name} of {lm.name}: nothing that is known of its stream reaches its {side}.")
+            raise ModelError(f"{name} of {lm.name}: nothing that is known in its stream reaches its {side}.")
         where, first = where.to(live.device), first.to(live.device)
         if (id(live), "linear") not in stream.known:
             require_linear(live, stream.entries, lm.name, f"the {side} of {name}")
@@ -412,7 +412,7 @@ class Reach:
             raise ModelError(
                 f"{row.call.site.heads[row.head]} of {lm.name}: the parts of its score add up to "
                 f"{float(products[:, worst].sum()):.6g}, and the model's own q . k is "
-                f"{float(row.products[worst]):.6g}: something reaches its queries or keys that is not known here, so "
+                f"{float(row.products[worst]):.6g}: something that is not known here reaches its queries or keys, so "
                 f"its weights are not explained."
             )
         return missing if coarsest != self.live.dtype else torch.zeros_like(missing)

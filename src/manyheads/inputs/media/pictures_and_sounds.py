@@ -195,7 +195,7 @@ def _processor(lm: LoadedModel, sense: str) -> Processor:
     if lm.processor is None:
         raise ModelError(
             f"{lm.name} has no processor to make inputs of {sense}: save one beside the model, or load it with "
-            f"processor=. Why there is none, lm.because says: {lm.because.split('; ')[-1]}."
+            f"processor=. lm.because says why there is none: {lm.because.split('; ')[-1]}."
         )
     part = "image_processor" if sense == PICTURES else "feature_extractor"
     return getattr(lm.processor, part, None) or lm.processor
@@ -322,7 +322,8 @@ def sounds_of(audio: AudioLike | Sequence[AudioLike], sampling_rate: int | None,
                 raise ShapeError("the sound holds NaN or infinite samples: clean it first.")
         if rate is None:
             raise RecordingError(
-                f"an array does not say how fast it is: give sampling_rate=, the model hears {model_rate:,}."
+                f"an array does not say how many samples it has a second: give sampling_rate=, the model hears "
+                f"{model_rate:,}."
             )
         if sampling_rate is not None and rate != sampling_rate:
             raise RecordingError(f"{sampling_rate=}, but {os.fspath(sound)} says {rate:,}: leave it out for files.")

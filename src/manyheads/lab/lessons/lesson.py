@@ -225,7 +225,7 @@ def read_lesson(slug: str, text: str, language: str = ENGLISH) -> Lesson:
     text = text.replace("\r\n", "\n")
     head = _HEAD.match(text)
     if head is None:
-        raise LessonError(f"lesson {slug!r} has no head: begin with a line ---, then title: and so on, then ---.")
+        raise LessonError(f"lesson {slug!r} has no header: begin with a line ---, then title: and so on, then ---.")
     values, lists = _with_lists(f"lesson {slug!r}", head["head"], "sources", "words")
     words = dict(_pair(f"lesson {slug!r}", line, " = ") for line in lists["words"])
     _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order", "group", "everyone"))

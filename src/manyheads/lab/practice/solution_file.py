@@ -60,7 +60,7 @@ def judge_file(
     except (OSError, ValueError) as error:
         raise no_access("read", path, error) from error
     if len(source) > MOST_BYTES:
-        raise LessonError(f"{path} has more than {MOST_BYTES:,} bytes: that is not a solution of an exercise.")
+        raise LessonError(f"{path} has more than {MOST_BYTES:,} bytes: that is not a solution to an exercise.")
     path = Path(path).resolve()
     verdict = _run_apart(task, path, seconds, seed, b"torch" in source)
     return with_points(task, verdict) if keep else verdict

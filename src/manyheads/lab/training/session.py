@@ -266,5 +266,5 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} is not JSON ({error}): it is damaged. Delete its folder, or repair it."
         ) from error
     if not isinstance(document, dict):
-        raise FileAccessError(f"{path} holds a {type(document).__name__}, no object: it is damaged.")
+        raise FileAccessError(f"{path} holds a {type(document).__name__}, not an object: it is damaged.")
     return document

@@ -87,8 +87,8 @@ class Basis:
             inputs["statistics"], added_inputs["statistics"] = names
         if different := differences(inputs, added_inputs, f"in {first}", f"in {second}"):
             raise StatisticError(
-                f"{first} and {second} do not add, since they differ in {different}. Measure all parts with the same "
-                f"inputs."
+                f"{first} and {second} cannot be added, since they differ in {different}. Measure all parts with the "
+                f"same inputs."
             )
 
     def words(self) -> dict[str, Any]:

@@ -449,7 +449,7 @@ def inputs_of_model(lm: LoadedModel) -> dict[str, str]:
 
 
 def require_read_again(corpus: Corpus) -> None:
-    """Errors: StatisticError where a corpus can be read once only, so that a run over it cannot be gone on with."""
+    """Errors: StatisticError where a corpus can be read once only, so that a run over it cannot be continued."""
     if not corpus.key:
         raise StatisticError(
             f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "

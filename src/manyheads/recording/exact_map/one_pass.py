@@ -130,8 +130,8 @@ class Pass(Batch):
             raise ShapeError(f"MANYHEADS_PASS=kernels, but kernels cannot read this layer: {reason}. Set it to auto.")
         if reason is None and trial and (fault := fault_of_kernels(layer, self.requests, answers_of)) is not None:
             raise ModelError(
-                f"The kernels of the pass are wrong on {layer.q.device}: on trial {fault}. Set MANYHEADS_PASS=tiles to "
-                "do without them."
+                f"The kernels of the pass give wrong numbers on {layer.q.device}: on trial {fault}. Set "
+                "MANYHEADS_PASS=tiles to do without them."
             )
         answers, because = ({}, f"tiles: {reason}") if reason is not None else reader.answers()
         left = [request for request in self.requests if request not in answers]

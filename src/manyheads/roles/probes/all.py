@@ -189,8 +189,8 @@ def retrieval_probe(lm: LoadedModel) -> list[Probe]:
         most = min(most, lm.max_positions - besides)
     if most < LENGTHS[0]:
         raise TextError(
-            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left beside needle, question and answer, "
-            f"and the shortest text has {LENGTHS[0]} tokens."
+            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left after the needle, the question and "
+            f"the answer, and the shortest text has {LENGTHS[0]} tokens."
         )
     lengths = [length for length in LENGTHS if length <= most]
     scores = retrieval_scores(lm, texts, NEEDLE, QUESTION, lengths=lengths, depths=NEEDLE_DEPTHS)

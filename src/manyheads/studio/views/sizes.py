@@ -246,7 +246,7 @@ def _lines(sizing: Sizing) -> list[bodies.CacheLine]:
     contexts = sorted({requested, *(context for context in powers if context <= longest)})
     points: dict[tuple[str, int | None], dict[int, bodies.CachePoint]] = {}
     for context in contexts:
-        # An encoder reads as many tokens as the context, unless it always reads equally many.
+        # An encoder reads as many tokens as the context, unless it always reads the same number.
         source = architecture.num_source or context
         for variant in Sizing(architecture, replace(sizing.ask, context=context, source=source)).variants:
             point = bodies.CachePoint(context=context, num_bytes=variant.cache.steady)
