@@ -420,7 +420,7 @@ def test_each_position_has_its_token_and_a_row(fresh):
         ),
         (
             TextError,
-            "answers= is for the metrics by name",
+            "answers= is for named metrics",
             {"metric": lambda outputs, inputs: outputs.logits[:, -1, 3]},
         ),
         (HeadError, "no", {"heads": "L7H1"}),

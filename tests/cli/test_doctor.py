@@ -493,7 +493,7 @@ def test_no_variable_that_matters_is_said_too(variable):
 @pytest.mark.parametrize(("name", "value", "found"), [
     ("ATEN_CPU_CAPABILITY", "avx2", "avx2: which instructions torch may use: slower, and last digits differ"),
     ("HF_HUB_CACHE", "/tmp/x", "/tmp/x: where models of the hub are kept"),
-    ("HF_TOKEN", "hf_abcdef", "set: who you are to the hub"),
+    ("HF_TOKEN", "hf_abcdef", "set: your login to the hub"),
     ("HF_HOME", "a\x1b[31mred\nline", "a\N{REPLACEMENT CHARACTER}[31mred line: where models of the hub are kept"),
     ("MANYHEADS_CAHCE", "hunter2", "set: nothing reads it"),
 ])  # fmt: skip
@@ -513,7 +513,7 @@ def test_variable_whose_value_something_else_refuses_is_wrong_with_what_to_do(va
 
 
 def test_words_that_mean_offline_are_those_of_the_hub():
-    assert "with 1, yes, true or on " in VARIABLES["HF_HUB_OFFLINE"] and all(map(_is_true, ("1", "yes", "true", "on")))
+    assert "1, yes, true or on: " in VARIABLES["HF_HUB_OFFLINE"] and all(map(_is_true, ("1", "yes", "true", "on")))
 
 
 def test_table_of_variables_is_in_the_documents():

@@ -133,7 +133,7 @@ def test_tensors_that_are_missing_damaged_or_of_another_plan_are_told(lm, fresh,
             now.save(tmp_path / "other.json")
             output(model, {"input_ids": torch.tensor([[5, 6]])})
         tensors.write_bytes((tmp_path / "other.safetensors").read_bytes())
-        refuses(PlanError, rf"computed from another {what} than .*compute it again", open_plan, written)
+        refuses(PlanError, rf"not computed from the {what} that .*compute it again", open_plan, written)
 
 
 def test_steps_that_were_added_by_hand_and_never_computed_are_told(lm, inputs, written):
@@ -379,7 +379,7 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.parametrize("metadata", [None, {}])
 def test_metadata_that_say_nothing_are_refused(metadata, saved_plan):
     with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
-    refuses(PlanError, "was computed from another corpus than", open_plan, saved_plan)
+    refuses(PlanError, "was not computed from the corpus that", open_plan, saved_plan)
 
 
 @pytest.mark.parametrize("metadata", [[], 3, "text", True, {"corpus": 3}, {"corpus": None}])

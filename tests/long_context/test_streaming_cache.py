@@ -534,7 +534,7 @@ def test_a_call_that_broke_off_and_a_layer_that_goes_its_own_way_are_told(fresh,
             return forward(self, *args, **{**kwargs, name: Scaled()})
 
         monkeypatch.setattr(attention, "forward", other_keys.__get__(attention))
-        with pytest.raises(ModelError, match="L1 of .* attends with other keys than it cached"):
+        with pytest.raises(ModelError, match="L1 of .* attends with keys that it did not cache"):
             lm.model(ids, past_key_values=now.cache())
 
 

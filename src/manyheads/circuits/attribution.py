@@ -221,7 +221,7 @@ def logit_attribution(
     """What each component adds to the logit of an answer, or to the difference of two, at a position of each text.
 
     - `lm`: a loaded model.
-    - `texts`: what is read; no windows are made of a long text.
+    - `texts`: what is read; a long text is not cut into windows.
     - `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
       tuple) means the first's logit less the second's; a list has one of either for each text.
     - `position`: of the token whose prediction is read, one for all texts or one for each, from the end where negative,

@@ -177,7 +177,7 @@ def find_circuit(
     - `lm`: a loaded model.
     - `clean`: the clean texts, as in `patch`.
     - `corrupted`: the corrupted texts, as in `patch`.
-    - `metric`: what is read of an answer, as in `patch`.
+    - `metric`: the number read from an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `keep`: the least faithfulness, above 0, at most 1.
     - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 are
@@ -267,7 +267,7 @@ def measure_circuit(
     - `clean`: the clean texts, as in `patch`.
     - `corrupted`: the corrupted texts, as in `patch`.
     - `heads`: these run alone: all others of the clean run hold their corrupted outputs.
-    - `metric`: what is read of an answer, as in `patch`.
+    - `metric`: the number read from an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `first_token`: read the first token of an answer that has several.
     - `random_sets`: how many sets of the same number of random heads are measured beside it.

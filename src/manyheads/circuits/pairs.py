@@ -78,7 +78,7 @@ def read_pairs(
     corrupted: InputsLike | Mapping[str, Tensor],
     num_tokens: int,
 ) -> Pairs:
-    """Both texts of each pair, tokenised and held against each other; `num_tokens` of a batch.
+    """Both texts of each pair, tokenised and compared with each other; `num_tokens` of a batch.
 
     `clean` and `corrupted`: a text each, or a list of texts each; of an encoder-decoder a text may be a (source,
     target). Or ready inputs, a mapping or a list of mappings each, every mapping a batch without padding.
@@ -322,7 +322,7 @@ def metric_of(
     """
     if callable(metric):
         if answers is not None:
-            raise TextError("answers= is for the metrics by name: a function of your own reads what it needs.")
+            raise TextError("answers= is for named metrics: a function of your own reads what it needs by itself.")
         return choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
     one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
     kind = lm.predicts

@@ -365,7 +365,7 @@ def importance(
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What every head is worth on some texts: which matter, and which can be removed.
+    """What every head is worth on some texts: which heads matter, and which can be removed.
 
     Importance holds for these texts and for one head at a time. For sets of heads: --curve, and manyheads ablate.
 

@@ -629,7 +629,7 @@ def merge(
     if of_command == {True}:
         if "passages" in sums[0].reading and len(sums) == 1:
             raise StatisticError(
-                f"{files[0]} holds passages, which are only a part of roles: also give the files of texts."
+                f"{files[0]} holds passages, and roles need texts as well: also give the files of texts."
             )
         labelled = role_finder.roles_of(tables)
         if out is not None:

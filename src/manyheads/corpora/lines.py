@@ -186,7 +186,7 @@ def stretches(lines: Iterable[Line], most_lines: int = MOST_LINES) -> Iterator[l
     stretch: list[Line] = []
     # `end` is set once a stretch is too long: from then on its lines are dropped.
     size = end = 0
-    # An empty line ends the last stretch, too.
+    # An empty line ends the last stretch as well.
     for line in chain(lines, [Line(0, "", 0)]):
         if line.problem or line.text.strip():
             if size <= MOST_BYTES and len(stretch) < most_lines:

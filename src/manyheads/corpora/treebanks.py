@@ -132,15 +132,15 @@ def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
 
     A document has coreference where it declares that itself, or has an `Entity=`: files are put together of treebanks
     with and without. So sentences of a document without either wait for its first `Entity=`, or for its end.
-    `# newdoc` and `# global.Entity` count above a malformed sentence, too; where a line cannot be read at all, it may
-    have been one of them, so that a new document begins.
+    `# newdoc` and `# global.Entity` count above a malformed sentence as well; where a line cannot be read at all, it
+    may have been one of them, so that a new document begins.
     """
     source, declared, annotated = 0, None, False
     waiting: list[Sentence] = []
     for block in map(Block.of, stretches(lines, SENTENCE_LINES)):
         if block.begins_document:
             yield from waiting
-            # `declared` stays: a `# global.Entity` holds for the documents after it, too.
+            # `declared` stays: a `# global.Entity` holds for the documents after it as well.
             source, annotated, waiting = source + 1, False, []
         declared = block.comments.get("global.Entity", declared)
         annotated = annotated or (declared is not None and block.has_entities)

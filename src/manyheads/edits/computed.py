@@ -92,7 +92,7 @@ class Computed:
         for key in ("corpus", "model"):
             if not isinstance(metadata, dict) or metadata.get(key) != about[key]:
                 raise PlanError(
-                    f"{beside} was computed from another {key} than {plan_file} says: compute it again, corpus=."
+                    f"{beside} was not computed from the {key} that {plan_file} names: compute it again, corpus=."
                 )
         # After the digests: a file of another plan should be called that, and not damaged.
         if SUM in about and hashlib.sha256(data).hexdigest() != about[SUM]:

@@ -79,7 +79,7 @@ def read_under(
     - `grad`: with gradients.
 
     Without `edits`, `guard` and `keep` the model runs untapped. Cost: one forward pass. Errors: ModelError where the
-    model refuses its inputs; StatisticError where the metric cannot be read of its outputs; GuardError.
+    model refuses its inputs; StatisticError where the metric cannot be read from its outputs; GuardError.
     """
     calls: dict[tuple[str, int], AttentionCall] = {}
 

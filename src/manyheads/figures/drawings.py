@@ -134,7 +134,7 @@ def draw_recording(recording: Recording, text: int = 0) -> Sheet:
     sites = tuple(layer.site for layer in layers)
     maps = [small_maps(layer, SMALL_MAP, text, SMALL_MAP)[0].float().cpu().numpy() for layer in layers]
     if len({of_layer.shape[1:] for of_layer in maps}) > 1:
-        raise StatisticError("the layers of this recording have maps of unlike sizes: draw each by its .plot(head).")
+        raise StatisticError("the layers of this recording have maps of different sizes: draw each by its .plot(head).")
     heads = tuple(head for site in sites for head in site.heads)
     num_tokens, because = layers[sites[0].layer].num_keys(text), f"means of blocks of text {text}"
     return draw_grid(

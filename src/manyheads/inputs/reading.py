@@ -86,7 +86,7 @@ class Reading:
 
     @property
     def remarks(self) -> dict[str, str]:
-        """What results say of how texts were read: how they were cut, and what a decoder beside an encoder reads."""
+        """What results say about how texts were read: how they were cut, and what a decoder beside an encoder reads."""
         return {name: str(self.notes[name]) for name in ("windows", "decoder") if self.notes.get(name)}
 
     def counted(self, whose: str = "the corpus'") -> Reading:
@@ -390,7 +390,7 @@ def decoder_tokens(lm: LoadedModel, tokens: Tokens) -> Tokens | None:
 
 
 def decoder_story(lm: LoadedModel, paired: bool = False) -> str:
-    """The same in words, "" for other models. Without targets: it was trained to write another text than it reads."""
+    """The same in words, "" for other models. Without targets, since it was trained to write another text."""
     if not lm.writes_apart:
         return ""
     if paired:

@@ -77,7 +77,7 @@ def record(
     prompt is made. If ready tensors are given, one batch is recorded.
 
     `progress`: called with how many tokens are read, and of how many, where texts are several batches, windows among
-    them. What is one forward pass, or one call of generate, has no bar.
+    them. One forward pass, or one call of generate, has no bar.
 
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds

@@ -191,7 +191,7 @@ def _require_shape(heads: HeadList, counts: list[int], lm: LoadedModel, path: Pa
         listed: dict[int, set[int]] = {}
         for layer, head in heads.scores:
             listed.setdefault(layer, set()).add(head)
-        # A table has a row for a layer without attention, too; it must be empty, or zeros.
+        # A table has a row for a layer without attention as well; it must be empty, or zeros.
         fits = fits and all(
             listed.get(layer, set()) == set(range(count))
             if count

@@ -272,7 +272,7 @@ class Streaming:
             layer, *cached = updated
             if layer.number != number or key is not cached[0] or value is not cached[1]:
                 raise ModelError(
-                    f"L{number} of {self.name} attends with other keys than it cached: a streaming cache cannot "
+                    f"L{number} of {self.name} attends with keys that it did not cache: a streaming cache cannot "
                     f"serve it."
                 )
         mask = named.pop("attention_mask", None)

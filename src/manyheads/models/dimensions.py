@@ -299,7 +299,7 @@ def _placed(model: nn.Module, text: object) -> tuple[list[list[Weights]], list[W
     owners: dict[int, nn.Module] = {}
     for owner in model.modules():
         for parameter in owner.parameters(recurse=False):
-            owners.setdefault(id(parameter), owner)  # of a table that is the head, too, the embedding comes first
+            owners.setdefault(id(parameter), owner)  # of a table that is the head as well, the embedding comes first
     experts = next((getattr(text, name) for name in EXPERTS_PER_TOKEN if getattr(text, name, None)), None)
     read_heads = getattr(model, "get_output_embeddings", None)
     heads = None if read_heads is None else read_heads()

@@ -316,7 +316,7 @@ def questions_of(rules: Iterable[Rule]) -> dict[str, str]:
 
 
 def fixed_questions(patterns: Iterable[str], passages: bool) -> dict[str, str]:
-    """What is asked of any texts, before anything is known of them; `passages`: of reference, too."""
+    """What is asked of any texts, before anything is known of them; `passages`: of reference as well."""
     rules = (*RULES, SINK_RULE, *ASKED, *map(own_rule, patterns), *(coreference_rules() if passages else ()))
     return questions_of(rules)
 

@@ -477,7 +477,7 @@ MOST_SPACES = 4  # more of one kind are counted: ␣×12
 def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
     """Each token of a text as people read it, never empty: what stands there in the text, without vocabulary marks.
 
-    Of white space alone the characters are shown (␣ ↵ ⇥), of a part of a character its bytes (\\xf0\\x9f); where the
+    White space alone is shown as its characters (␣ ↵ ⇥), a part of a character as its bytes (\\xf0\\x9f); where the
     offsets are unknown, the marks of pieces (Ġ, ▁, ##, </w>) are read. Special tokens keep their names.
     """
     # For each text which of its tokens the tokenizer added.

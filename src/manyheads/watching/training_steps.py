@@ -561,9 +561,9 @@ class WatchCallback:
     - `statistics`: as in `watch`.
     - `rows`: read so many rows of each text; None: all.
     - `out`: where each head's numbers are kept.
-    - `layers`: whether each layer is logged, too.
+    - `layers`: whether each layer is logged as well.
     - `qk_clip`: the largest logit allowed, held from the first step on.
-    - `log_heads`: heads that are logged one by one, too.
+    - `log_heads`: heads that are logged one by one as well.
     - `pictures`: whether histograms and grids are logged.
     - `on_alert`: what to do where a head crosses a limit, as in `watch`.
     - `limits`: of alerts, in place of their own.

@@ -180,7 +180,7 @@ class TrainingTap:
 
     def _require_seen(self, state: Tap) -> None:
         """A pass is over. Errors: ModelError where nothing of it was seen, and that ends the training."""
-        # Layers that the guard refused are sites, too, of which nothing was observed.
+        # Layers that the guard refused are sites as well, of which nothing was observed.
         was_blind, self.is_blind = self.is_blind, state.sites.keys() <= state.unread.keys()
         if self.is_blind and not self.lenient:
             raise ModelError(no_way_in(self.model, type(self.model).__name__, state.unread))

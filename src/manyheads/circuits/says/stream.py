@@ -379,9 +379,9 @@ def _double(x: Tensor | None) -> Tensor:
 class _Follower(CallsOfTorch):
     """Follows what output projections give from operation to operation, to the sum in which the stream takes it.
 
-    A result of the same size as what is followed is followed, too: of dropout, of a norm's steps, of a change of shape
-    or dtype. Tensors are known by their identity, and so are held as long as they are followed. Of anything else the
-    row of one position is kept (or all rows, of `slice(None)`), at once: models add in place.
+    A result of the same size as what is followed is followed as well: of dropout, of a norm's steps, of a change of
+    shape or dtype. Tensors are known by their identity, and so are held as long as they are followed. Of anything else
+    the row of one position is kept (or all rows, of `slice(None)`), at once: models add in place.
 
     `only`: the one layer that is followed, "" for all.
     """

@@ -85,7 +85,7 @@ class Row:
         return torch.cat([scores, call.rule.sinks.detach().double().cpu()[:, None]], -1).softmax(-1)[:, :-1]
 
     def scores(self, products: Float64[Tensor, "*w k"]) -> Float64[Tensor, "*w k"]:
-        """Softcap, bias and mask on products; -inf where hidden."""
+        """Products after softcap, bias and mask; -inf where hidden."""
         bias = None if self.bias is None else self.bias.expand_as(products)
         return self.call.rule.finish_cells(products.clone(), bias).masked_fill(~self.visible, -math.inf)
 

@@ -94,7 +94,7 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     - `stream`: of that block, with the row's layer among `reads`.
     - `contrast`: coefficients of keys, for `vectors` of the keys' side.
 
-    Errors: ModelError where what lies between the stream and the layer is not linear, or a sum misses the model's own.
+    Errors: ModelError where a step between the stream and the layer is not linear, or a sum misses the model's own.
     """
     asks, num_dims = torch.as_tensor(row.query, device="cpu").reshape(1), len(row.q)
     where = row.visible.nonzero()[:, 0] if side == "key" else asks
@@ -294,7 +294,7 @@ class Reach:
     ) -> Reach:
         """`where`: the places; `first`: a cotangent at each, whose gradients `of_entries` and `at_point` are.
 
-        Errors: ModelError where what lies between the stream and the layer is not linear.
+        Errors: ModelError where a step between the stream and the layer is not linear.
         """
         read, name = stream.reads[str(call.site)], call.site.heads[head]
         live = call.q if side == "query" else call.k

@@ -215,7 +215,7 @@ def processed(lm: LoadedModel, processor: Processor, subject: str, *args: Any, *
 
 
 def _processed(lm: LoadedModel, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them, too."""
+    """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them as well."""
     processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
     inputs = processed(lm, processor, f"these {sense}", *args, **kwargs)
     if name not in inputs:

@@ -186,7 +186,7 @@ def checkpoint_of(folder: Path, run: str) -> Path:
 
 def versions() -> dict[str, str]:
     """The versions that the numbers depend on."""
-    from manyheads import __version__  # the front door names this package, too: not at module level
+    from manyheads import __version__  # the front door names this package as well: not at module level
 
     return {"manyheads": __version__, "torch": torch.__version__, "python": platform.python_version()}
 

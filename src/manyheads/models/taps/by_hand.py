@@ -376,7 +376,7 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
             raise UnreadError(weights.unread)
         if product is None:
             raise UnreadError("its second product multiplies more than two tensors")
-        # Products, too, may be modules of their own: the attention is of the one that holds both.
+        # Products as well, may be modules of their own: the attention is of the one that holds both.
         within = (owner for owner in reversed(RUNNING.modules) if weights.scores.module in {*owner.modules()})
         if (owner := next(within, None)) is None:
             raise UnreadError("its two products are made by modules that have nothing in common")

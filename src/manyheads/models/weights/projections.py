@@ -137,7 +137,7 @@ def stack_of(path: str, *, encoder_decoder: bool, crosses: bool, vision: bool = 
 
 
 class Sizes(NamedTuple):
-    """Of one site: query heads, key/value heads, the width of a head of q and k, and of v."""
+    """The sizes of one site: query heads, key/value heads, the width of a head of q and k, and of v."""
 
     heads: int
     kv_heads: int

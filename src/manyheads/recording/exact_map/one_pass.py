@@ -221,7 +221,7 @@ class GroupPass:
             height = max(8, most_cells // (num_texts * num_heads * width))
             group.keeps_places = num_texts * num_rows * num_keys <= KEPT_CELLS
         # All tiles of all layers are made in the same three buffers: memory that is allocated anew lies in no cache,
-        # and what is given back to the system meanwhile is the model's, too, which pays for it page by page.
+        # and what is given back to the system meanwhile is the model's as well, which pays for it page by page.
         cells = num_texts * num_heads * min(height, num_rows) * width
         made_in = {"dtype": group.dtype, "device": self.q.device}
         buffers = group.batch.remember("buffers", tuple(made_in.values()), lambda: [torch.empty(0, **made_in)] * 3)

@@ -45,7 +45,7 @@ PROBES = {
 
 NEEDLE = " The keeper of the lighthouse hid seven green pelicans, two brass lanterns and an old map under the stairs."
 QUESTION = "\nWhat did the keeper of the lighthouse hide, and where? The keeper of the lighthouse hid"
-"""The answer begins in the question, so that a model that only goes on with texts can be asked, too."""
+"""The answer begins in the question, so that a model that only goes on with texts can be asked as well."""
 LENGTHS, NEEDLE_DEPTHS = (128, 512, 1_024), (0.1, 0.5, 0.9)
 
 

@@ -3,7 +3,7 @@
 A slider at its end must get an answer, not a server out of memory: sizes are capped here, far beyond any model.
 The page itself needs no answer for a preset: parameters and bytes are sums of products, whose coefficients (`shape`)
 stand in a table that this module writes (`python -m manyheads.studio.views.sizes FILE`; `make web` does). So a page
-without a server can size, too, and no formula of an architecture is written twice.
+without a server can size as well, and no formula of an architecture is written twice.
 Cost: arithmetic, some milliseconds; for a model of an architecture without a formula, that of `mh.size`.
 """
 

@@ -98,7 +98,7 @@ abstract class SavedSource implements Source {
     return atlas?.heads.some(({ role }) => role) ? atlas : null;
   }
 
-  /** The workspace with what was dropped. A page of one recording then lists that one, too: it is the way back. */
+  /** The workspace with what was dropped. A page of one recording then lists that one as well: it is the way back. */
   async #listed(): Promise<Workspace> {
     const workspace = await this.workspace();
     if (!this.#dropped.length) return workspace;
