@@ -491,7 +491,7 @@ def test_calls_by_hand_that_cannot_be_served_are_refused(fresh):
                 lm.model(ids[:1], position_ids=packed, use_cache=False)
             cache = now.cache()
             lm.model(ids, past_key_values=cache)
-            with pytest.raises(ModelError, match="holds 2 texts, and 3 go on behind it"):
+            with pytest.raises(ModelError, match="holds 2 texts, and 3 would continue it"):
                 lm.model(ids[[0, 1, 0], :1], past_key_values=cache)
             stock = DynamicCache()
             lm.model.model(ids, past_key_values=stock)  # a part of the model, which has no hook: right, and not freed

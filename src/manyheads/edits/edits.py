@@ -359,7 +359,7 @@ class Editor:
         return new
 
     def edit_place(self, act: Act, step: Edit, layer: Layer, states: Float[Tensor, "b q m"]) -> Tensor:
-        """What a function of the user's own makes of the stream, or of a feed-forward's output, of its samples."""
+        """The stream, or a feed-forward's output, after a function of the user's own, for its samples."""
         if self.each_its_own and len(states) != len(self.acts.plans):
             raise PlanError(
                 f"{len(self.acts.plans)} plans were given, one for each sample, but {layer_name(*layer)} reads a batch "

@@ -149,7 +149,7 @@ class Reading:
 def read(lm: LoadedModel, given: InputsLike, *, pairs: bool = True, only_texts: bool = False) -> Reading:
     """What a loaded model reads of some inputs. `pairs`, `only_texts`: whether the caller reads targets; no pictures.
 
-    Long texts become windows, each of which counts as a text. Cost: tokenising; of pictures and sounds the processor,
+    Long texts become windows, each of which counts as a text. Cost: tokenising; for pictures and sounds the processor,
     and a few passes that end at the first layer.
     Errors: ModelError for what is not a loaded model, or reads no such inputs; TextError for an empty text, one too
     long under `long="whole"`, pairs where they cannot be read, or not one label for each; those of `Inputs.of`; of

@@ -429,7 +429,9 @@ class StreamingLayer(CacheLayerMixin):
             )
         stored = next((store for store in self.tensors()), None)
         if stored is not None and len(stored) != len(key_states):
-            raise ModelError(f"this streaming cache holds {len(stored)} texts, and {len(key_states)} go on behind it.")
+            raise ModelError(
+                f"this streaming cache holds {len(stored)} texts, and {len(key_states)} would continue it."
+            )
         block.updated = (self, key_states, value_states)
         return key_states, value_states
 
@@ -620,7 +622,7 @@ def stock_cache(model: Any) -> DynamicCache:
 
 
 class StreamingCache(DynamicCache):
-    """A transformers `Cache` of a block of `streaming`: its layers hold what a split says.
+    """The transformers `Cache` inside a `streaming` block: its layers hold what a split says.
 
     `get_seq_length()` is how many positions were read. Layers that are not served (with a window of their own, say,
     where all heads are kept) are transformers' own. Tokens are not taken back (`crop` raises ModelError).

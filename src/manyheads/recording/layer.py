@@ -289,7 +289,7 @@ class SmallMaps(NamedTuple):
 def spread_evenly(count: int, length: int) -> Int[Tensor, "count"]:
     """`count` of `length` rows: the middles of equal stretches.
 
-    Their beginnings would favour rows that see least, where attention is causal.
+    The first row of each stretch would favour rows that see few keys, where attention is causal.
     """
     return ((torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * length / count).long()
 

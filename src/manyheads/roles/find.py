@@ -302,7 +302,7 @@ def rules_of(statistics: Sequence[Statistic]) -> tuple[Rule, ...]:
 
 
 def check_resume(resume: str | Path | None) -> None:
-    """Errors: FileAccessError for what is not a folder to resume from, or holds what is not part of such a run."""
+    """Errors: FileAccessError for a file, or a folder that holds anything but such a run."""
     if resume is None:
         return
     if Path(resume).is_file():

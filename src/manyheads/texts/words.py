@@ -289,7 +289,7 @@ class Words:
 
     @staticmethod
     def of(tokens: Tokens, by: By = "words") -> Words:
-        """The words of a batch of texts: by a name in `wordspans.WAYS`, or the spans of each text's words, given.
+        """The words of a batch of texts: by a name in `wordspans.WAYS`, or by the spans of each text's words.
 
         A token belongs to the word that its first character other than white space lies in; a token of white space
         alone, or of no character, to none. A word in which no token begins has no token: it is in `spans`, and is no

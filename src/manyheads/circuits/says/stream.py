@@ -195,7 +195,7 @@ class StreamShares(Shown, NotIterated):
     - `components`, `kinds`: as those of an `Attribution`: "embedding", "L0H0", ..., "L0 feed-forward", biases of norms.
     - `shares`: shares of the final state, along it; they sum to 1. Below 0: against it. Where norms stand in the stream
       itself (BERT), each makes the shares before it smaller.
-    - `lengths`: of what each gives, before a norm of its branch; NaN for "norm rounding".
+    - `lengths`: the length of each component's output, before a norm of its branch; NaN for "norm rounding".
     - `final`: the state that the model ends with, or that its unembedding reads.
     - `next_tokens`: the likeliest after this token, of a model that goes on with a text; else empty.
     """

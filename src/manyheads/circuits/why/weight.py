@@ -58,7 +58,7 @@ class Why(Plotted, Tabular, NotIterated):
     """Why a head looks from one token to another: the log-odds of that weight, split over what was written.
 
     - `query`, `key`: a row for each writer of the query's stream, and of the keys'; the largest shares first. Each of
-      the two adds up to `total`: they are two views of the same sum, by whose query it was and by whose key.
+      the two adds up to `total`: they are two views of the same sum, one by the query's writers, one by the key's.
     - `from_token`, `to_token`: the token that looks, and the one that is looked at, with its weight.
     - `against`: the other token with its weight; None for all other keys together.
     - `next`: the row's other keys with the largest weights.

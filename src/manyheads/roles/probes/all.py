@@ -111,7 +111,7 @@ class Probe(Shown, Plotted):
         return head.score / float(self.spread[self.scores.heads.index(head.head)])
 
     def beats_chance(self, head: HeadScore) -> bool:
-        """Whether the interval lies above chance; of copying, whether the score lies two standard deviations above."""
+        """Whether the interval lies above chance; for copying, whether the score lies two standard deviations above."""
         z = self.z(head)
         return head.low > head.chance if z is None else z > 2
 

@@ -354,7 +354,8 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
             bad = statistics[int((~finite).nonzero()[0])]
             subject = f"finish of {bad.name!r}" if bad.block is None else f"block {bad.block.name!r} ({bad.name!r})"
             raise StatisticError(
-                f"{subject} gave NaN or infinity, which would spread to every sum: check q and k, and its code."
+                f"{subject} gave NaN or infinity, which would spread to every sum: check q and k, and the "
+                "statistic's own code."
             )
     return Finished(num, den, den_by_head)
 
