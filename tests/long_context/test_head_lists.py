@@ -371,7 +371,7 @@ def test_a_list_is_of_one_stack(rng, tmp_path):
     refuses(ModelError, message, mh.read_heads, path, both)
     replace(split_of(TWO, rng), stack="decoder").export("vllm-hook", tmp_path / "d.json")
     assert mh.read_heads(tmp_path / "d.json", both).stack == "decoder"
-    with pytest.raises(ModelError, match="is of the stack 'decoder', and the stacks of a model are 'encoder'"):
+    with pytest.raises(ModelError, match="is for the stack 'decoder', and the stacks of a model are 'encoder'"):
         mh.read_heads(tmp_path / "d.json", two)
 
 

@@ -314,7 +314,7 @@ def test_tensors_that_do_not_fit_are_refused(fresh, unchecked_types):
         ((q, k), {"lengths": [3, 0, 4]}, "give one for each text"),
         ((q, k), {"mask": "caudal"}, "mask='caudal' does not say which keys a row sees"),
         ((q, k), {"mask": torch.ones(B, 1, N, N)}, "mask is torch.float32 .* give a boolean one"),
-        ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is for 11 queries and 10 keys, q and k of 11 and 11"),
+        ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is for 11 queries and 10 keys, but q and k have 11 and 11"),
         ((q, k.float()), {}, "q is torch.float64 on cpu, k torch.float32 on cpu: they must be alike"),
         ((q.long(), k.long()), {}, r"q, k and v are torch.int64: .* Convert them: q.float\(\)"),
         ((q[:, :5], k), {}, "num_heads=5 is not a multiple of num_kv_heads=2"),

@@ -401,7 +401,7 @@ REFUSED = [
     (("gpt2",), {"streaming": 0.5, "recent": 0}, ShapeError, r"recent=0: give a whole number, 1 or more"),
     (("gpt2",), {"streaming": 0.5, "sink": -1}, ShapeError, r"sink=-1: give a whole number, 0 or more"),
     (("bert-base",), {"streaming": 0.5}, ShapeError, r"no head of bert-base has its own cache of more than 384 tokens"),
-    (("deepseek-v3",), {"streaming": 0.5}, ShapeError, r"no head of deepseek-v3 has a cache of its own"),
+    (("deepseek-v3",), {"streaming": 0.5}, ShapeError, r"no head of deepseek-v3 has its own cache"),
     (("deepseek-v3",), {"num_kv_heads": 8}, ShapeError, r"caches latents \(MLA\), which all heads share"),
     ((spec_of(),), {"num_kv_heads": 3}, ShapeError, r"mine cannot be changed: a spec says how attention is shaped"),
     ((spec_of(sites=()),), {}, ShapeError, r"the spec of mine has no attention to size. Give the model itself"),
