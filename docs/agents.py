@@ -59,7 +59,7 @@ TASKS = (
     Task("What is lost without a head?", f'manyheads ablate L2H1 "{CODE}" --model tiny-code --controls 3 --json', {
         "change": "positive is worse, in `unit`",
         "low": "the interval's lower end (`high`: the upper), null for one text",
-        "control": "the change without as many random heads, drawn several times",
+        "control": "the change without the same number of random heads, drawn several times",
         "share_of_controls_above": "how many of those are larger; 0.0 is none",
     }),
     Task("What is every head worth?", f'manyheads importance "{CODE}" --model tiny-code --json', {
@@ -135,8 +135,8 @@ READING = """\
 - **A score has a meaning only beside its chance level.** `score` is the share of a head's attention on what its role
   names, `chance` that share if attention were spread evenly. Heads are chosen on one half of the texts, and scored on
   the other. Report score, chance and interval together.
-- **An effect has a meaning only beside its control.** Any head changes something. `control` has the effect of as many
-  heads drawn at random. A change inside that range is not evidence that these heads are special.
+- **An effect has a meaning only beside its control.** Any head changes something. `control` has the effect of the same
+  number of heads drawn at random. A change inside that range is not evidence that these heads are special.
 - **Attention is not effect.** A role says what a head reads, not what is lost without it. Do not write "the model uses
   this head for ..." from a map: `ablate`, `patch` or `circuit` measure that.
 - **The kind of an ablation is part of the answer** (`--kind zero`, `mean`, `resample`, `first`): they differ.

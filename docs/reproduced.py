@@ -47,8 +47,8 @@ The words for heads are in [the glossary](glossary.md).
 
 A claim says beforehand within which bounds a quantity must lie. It **comes out** where the whole 95 % interval of the
 mean over seeds (Student's t) lies within them, **does not come out** where all of it lies outside, and is **undecided**
-else: three seeds make wide intervals. What is exact, as a count in a file, has no interval. No verdict says that a
-paper is right or wrong: small models are other things, and each part says what is not comparable.
+otherwise: three seeds make wide intervals. An exact number, such as a count in a file, has no interval. No verdict says
+that a paper is right or wrong: small models are other things, and each part says what is not comparable.
 """
 
 

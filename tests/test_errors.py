@@ -248,12 +248,12 @@ WORDS = {
             "StatisticError",
             "patterns={3: <built-in function len>}: give a name and a function",
         ),
-        "tap a number": ("ModelError", "a torch module is called here, not a int: of a loaded model"),
+        "tap a number": ("ModelError", "give a torch module, not a int: of a loaded model"),
         "stream by a file's name": (
             "ModelError",
             "'split.json' is not a HeadSplit: mh.HeadSplit.open(path) reads one.",
         ),
-        "watch a name": ("ModelError", "a torch module is watched, not a str"),
+        "watch a name": ("ModelError", "watch a torch module, not a str"),
         "watch every half step": ("PlanError", "every=2.5: give a whole number, 1 or more."),
         "clip at words": ("PlanError", "tau='100' is not a limit for a score: give a number above 0"),
         "an optimizer in words": ("PlanError", "optimizer='adamw' is not an optimizer: give the one that trains this"),
@@ -288,7 +288,7 @@ WORDS = {
         "a plan that is a list of words": ("PlanError", "['L1H1'] is not a plan"),
         "a plan that would be a file": (
             "PlanError",
-            "'L1H1' names heads, and says nothing of what to do: write Plan([Abl",
+            "'L1H1' names heads, but not what to do with them: write Plan([Abl",
         ),
         "applied to a name": ("ModelError", "a str is not a loaded model: load it first, as mh.load('minilm')."),
         "a corpus that is a number": ("PlanError", "corpus= is a int: give a list of texts"),

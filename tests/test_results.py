@@ -763,7 +763,7 @@ def test_recording_in_a_file_is_pickled_as_its_path_and_another_file_there_is_re
     assert_same(numbers(copy.deepcopy(rec)), numbers(rec), "its copy")
     os.replace(tmp_path / "two.heads", tmp_path / "one.heads")
     with pytest.raises(
-        mh.errors.RecordingError, match="holds another recording than the one that was pickled by this path"
+        mh.errors.RecordingError, match="holds a recording other than the one that was pickled under this path"
     ):
         pickle.loads(data)
     (tmp_path / "one.heads").unlink()

@@ -121,8 +121,8 @@ plt.show()
 # ## What this does not show
 #
 # A label says what a head *reads*. It does not say what would be lost without it. That is another question, with
-# another answer: take the head away, and see how far the model's embedding of a text turns. Beside it, as many random
-# heads.
+# another answer: take the head away, and see how far the model's embedding of a text turns. Beside it, the same number
+# of random heads.
 
 # %%
 found = mh.effect(lm, mh.Ablate("L2H9"), texts[:24], controls=8)

@@ -7,7 +7,7 @@
 # net with attention shall say so, and we shall see which cycles its heads read.
 #
 # **All engines here are SIMULATED.** They have the size and the sensors of NASA's C-MAPSS, and no number below is
-# a result on it. The net and the training are small, too, so that this takes less than a minute; `manyheads train
+# a result on it. The net and the training are small as well, so that this takes less than a minute; `manyheads train
 # rul` is the whole experiment.
 
 # %%

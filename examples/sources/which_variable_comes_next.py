@@ -30,8 +30,8 @@ print(lm.spec.name, "has", len(lm.spec.sites), "layers of", lm.spec.sites[0].num
 # ## The question, as pairs of texts
 #
 # Two texts differ in one token, the attribute that is being set, and in nothing else. In the first the right answer is
-# the second parameter, in the other text the first one. They have as many tokens each, so that every position of the
-# one
+# the second parameter, in the other text the first one. Both have the same number of tokens, so that every position of
+# the one
 # is the same position of the other.
 
 # %%
@@ -127,13 +127,13 @@ for path in paths[:4]:
 #
 # Now the other way round. The model reads the clean text, and every head outside of a set holds what it has on the
 # corrupted one. Heads are taken out of the set while at least 0.9 of the gap is kept. The search sees five pairs; the
-# other five measure what it found, beside random sets of as many heads.
+# other five measure what it found, beside random sets of the same number of heads.
 
 # %%
 circuit = mh.find_circuit(lm, clean, corrupted, answers=answers, edges=True)
 print(circuit)
 print(f"kept on the pairs of the search {circuit.found_with:.2f}, on those held out {circuit.faithfulness:.2f}")
-print(f"random sets of as many heads keep {min(circuit.random):.2f} to {max(circuit.random):.2f}")
+print(f"random sets of the same number of heads keep {min(circuit.random):.2f} to {max(circuit.random):.2f}")
 print(f"left when these heads alone are corrupted: {circuit.without:.2f}")
 for edge in circuit.edges[:3]:
     print(edge)
@@ -183,7 +183,7 @@ print(f"without {len(inside)} others, drawn five times {min(beside):+.2f} to {ma
 #
 # The attribute's name is written where it stands by heads of layer 0, and read from there by heads of layer 3, `L3H5`
 # before all; one head of layer 0 writes it to the answer directly. Without these heads a sixth of the answer is
-# left on new names, and without as many others about four fifths or more.
+# left on new names, and without the same number of others about four fifths or more.
 #
 # ## What this does not show
 #

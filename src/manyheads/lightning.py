@@ -47,8 +47,8 @@ class HeadWatch(WatchCallback, Callback):
             )
         if len(compiled) > 1:
             raise ModelError(
-                f"{len(compiled)} parts of {type(pl_module).__name__} are compiled, and one can be probed: compile the "
-                f"whole net, or none of it."
+                f"{len(compiled)} parts of {type(pl_module).__name__} are compiled, and only one can be probed: "
+                f"compile the whole net, or none of it."
             )
         # training_step logs, and a probe would run it once more: what is probed is the net in it.
         model: nn.Module = compiled[0] if compiled else pl_module

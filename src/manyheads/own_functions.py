@@ -55,7 +55,7 @@ def argument_names(
             near = nearest(parameter.name, list(known))
             guess = f" (did you mean {near[0]!r}?)" if near and parameter.name not in known else ""
             raise error(
-                f"{about}: {name_of(function)} takes {str(parameter)!r}, and what it gets goes by name: name its "
+                f"{about}: {name_of(function)} takes {str(parameter)!r}, and arguments are passed by name: name its "
                 f"arguments {offered}{guess}."
             )
     if not names:
@@ -108,7 +108,7 @@ def imported(reference: str, about: str, error: type[ManyHeadsError], *, run: bo
     module = sys.modules.get(module_name)
     if module is None and not run:
         raise error(
-            f"{about}: {reference!r} is code, which no file brings along: `import {module_name}` before it is read."
+            f"{about}: {reference!r} is code, which no file can hold: `import {module_name}` before it is read."
         )
     if module is None:
         try:

@@ -230,7 +230,7 @@ class Edit:
                 _set_heads(self)
             except HeadError as error:
                 raise HeadError(
-                    f"{error} An edit's place is also of a layer: 'L3 stream', 'L3 feed-forward'."
+                    f"{error} An edit can also name a place in a layer: 'L3 stream', 'L3 feed-forward'."
                 ) from None
         elif len(matches) < len(parts) or len({match["place"] for match in matches}) > 1:
             raise PlanError(f"heads={self.heads!r} are places of several kinds: give each kind a step of its own.")
@@ -471,7 +471,7 @@ def _set_heads(step: HeadStep, field: str = "heads") -> None:
     try:
         text = written(heads)
     except RecursionError:
-        raise HeadError(f"{field} is a {type(heads).__name__} of lists in lists: give a list of texts.") from None
+        raise HeadError(f"{field} is a {type(heads).__name__} with lists inside lists: give a list of texts.") from None
     if not text:
         raise PlanError(f"{field}={heads!r} names no heads: a step that touches none changes nothing. Leave it out.")
     object.__setattr__(step, field, text)

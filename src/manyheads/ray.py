@@ -129,7 +129,9 @@ class Engine:
     def run_items(self, items: Items, *, resume: Path | None = None, progress: Progress | None = None) -> Driver:
         """Compute a verb's items: `mh.importance(engine=)` and its like call this. Errors: as of `run`."""
         if self.shard_by == "file":
-            raise EngineError("shard_by='file' deals out files to be measured, and here batches are: leave it out.")
+            raise EngineError(
+                "shard_by='file' deals out files to be measured, and here batches are dealt out: leave it out."
+            )
         driver = partial(ItemDriver, corpus=items.catalogue, folder=resume, progress=progress)
         return self._run(items.lm.loading or items.lm, ItemDriver.actor, items.of(), driver)
 

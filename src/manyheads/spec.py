@@ -254,7 +254,7 @@ class ModelSpec:
         stacks = self.stacks
         if len(stacks) != 1:
             names = ", ".join(map(repr, stacks)) or "none"
-            raise HeadError(f"{self.name} has not one stack of layers but several or none ({names}): use stacks[name].")
+            raise HeadError(f"{self.name} has several stacks of layers or none ({names}): use stacks[name].")
         return next(iter(stacks.values()))
 
     @property

@@ -421,7 +421,7 @@ def test_shapes_that_do_not_fit_are_an_error(sizes, message):
     ({"mask": Mask.full(Q, K).expand(3)}, "the mask is for 3 texts, but q has 2: give 1 or 2."),
     ({"softcap": 0.0}, "softcap=0.0 is not a cap"),
     ({"softcap": -1.0}, "softcap=-1.0 is not a cap: it squeezes scores into (-softcap, softcap). Use None"),
-    ({"sinks": torch.ones(1)}, "sinks has shape (1,): give one sink a query head, (6,)."),
+    ({"sinks": torch.ones(1)}, "sinks has shape (1,): give one sink for each query head, (6,)."),
     ({"sinks": torch.ones(G)}, "sinks has shape (3,)"),
     ({"bias": torch.ones(Q, K)}, "bias has shape (7, 11), but (text, head, query, key) is (2, 6, 7, 11)"),
     ({"bias": torch.ones(B, H, 1, K)}, "bias has shape (2, 6, 1, 11)"),

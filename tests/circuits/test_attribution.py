@@ -336,7 +336,7 @@ def test_a_table_has_a_row_for_each_component(fresh, tmp_path):
 def test_parts_by_key_are_kept_unless_they_are_not_wanted(fresh):
     lm = loaded("gpt2", fresh)
     result = logit_attribution(lm, TEXTS[0], ANSWER, keys=False)
-    with pytest.raises(StatisticError, match="keys were not kept: ask .*keys=True"):
+    with pytest.raises(StatisticError, match="keys were not kept: call .*keys=True"):
         result.by_key("L0H0")
     result = logit_attribution(lm, TEXTS[0], ANSWER)
     with pytest.raises(StatisticError, match="text=4: there are 1 texts"):
@@ -366,7 +366,7 @@ def test_an_answer_is_one_token(fresh):
     [
         ([1, 2], {}, "2 answers were given for 3 texts"),
         (VOCAB_SIZE, {}, rf"answer {VOCAB_SIZE} is not a token: ids are 0 to {VOCAB_SIZE - 1}"),
-        ((1, 2, 3), {}, r"answer \(1, 2, 3\) has 3 parts: a pair has two"),
+        ((1, 2, 3), {}, r"answer \(1, 2, 3\) has 3 parts, but a pair has two"),
         ("", {}, "makes no token of the answer ''"),
         (1, {"position": 9}, r"position 9 is not in a text of \d tokens: give 0 to"),
         (1, {"position": [0, 1]}, r"position=\[0, 1\]: give one whole number for all texts, or one for each of the 3"),
@@ -391,12 +391,12 @@ def test_a_model_without_logits_is_refused(minilm):
         (
             "transformer.drop",
             lambda x: x + torch.arange(36) / 9,
-            "the rows add up to .* something enters its residual stream",
+            "the rows add up to .* something that is not known here enters its residual stream",
         ),
         ("transformer.drop", lambda x: x.sin(), r"a step that is not linear \(SinBackward0\)"),
         ("transformer.drop", lambda x: x * x, r"a step that is not linear \(MulBackward0\)"),
         ("transformer.ln_f", lambda x: x**3, r"transformer.ln_f \(LayerNorm\) is not a norm that is known"),
-        ("lm_head", lambda x: x**3, "what follows the unembedding is neither a factor nor a cap"),
+        ("lm_head", lambda x: x**3, "the step after the unembedding is neither a factor nor a cap"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(path, change, message, fresh):
@@ -423,5 +423,8 @@ def test_a_gate_after_the_heads_leaves_rows_and_takes_keys_away(fresh):
     finally:
         handle.remove()
     assert result.error <= 1e-10 and result.by_key("L0H1")
-    with pytest.raises(ModelError, match="L1H1: between what its layer's heads give and what the output projection"):
+    with pytest.raises(
+        ModelError,
+        match=r"L1H1: something else \(a gate, a norm\) acts between its layer's heads and the output projection",
+    ):
         result.by_key("L1H1")

@@ -189,8 +189,8 @@ def test_patching_of_layers_reads_like_one_of_heads(fresh):
         HeadError, r"there is no 'L2 stream' here: there are 'L0 stream' to 'L1 stream'", got.__getitem__, "L2 stream"
     )
     asked = lambda **options: mh.patch(lm, clean, corrupted, metric, what="feed-forward", **options)  # noqa: E731
-    refuses(StatisticError, "the estimator 'gradient' is of heads", lambda: asked(estimator="gradient"))
-    refuses(StatisticError, r"heads='L1H2': 'feed-forward' is of layers: write 'L3'", lambda: asked(heads="L1H2"))
+    refuses(StatisticError, "the estimator 'gradient' is for heads", lambda: asked(estimator="gradient"))
+    refuses(StatisticError, r"heads='L1H2': 'feed-forward' belongs to layers: write 'L3'", lambda: asked(heads="L1H2"))
     refuses(HeadError, "there is no layer 9", lambda: asked(heads="L9"))
 
 
@@ -338,7 +338,7 @@ def test_a_result_says_what_it_is(fresh, tmp_path):
     assert [few[head] for head in few.heads] == pytest.approx([noise[head] for head in few.heads], abs=1e-5)
     with pytest.raises(HeadError, match="ask for one, as in patching"):
         noise["L1"]
-    with pytest.raises(StatisticError, match="of different heads or positions"):
+    with pytest.raises(StatisticError, match="have different heads or positions"):
         noise.agreement(few)
 
 
@@ -381,7 +381,7 @@ def test_each_position_has_its_token_and_a_row(fresh):
         (TextError, "1 clean texts and 2 corrupted ones", {"corrupted": list(CORRUPTED)}),
         (TextError, "give a text each, or a list of at least one|are a text each", {"clean": []}),
         (TextError, r"reads answers, one for all or one for each of 1 texts: answers=\(", {"answers": None}),
-        (TextError, "is 2 tokens here .* read its first one, first_token=True", {"answers": ("old king", "dog")}),
+        (TextError, "is 2 tokens here .* read only its first, first_token=True", {"answers": ("old king", "dog")}),
         (TextError, "begin with the same token", {"answers": ("king", "king")}),
         (TextError, "is not a word of", {"answers": ("zyzzyva", "dog")}),
         (TextError, "is not a token of .* whose vocabulary has", {"answers": (5, 10**6)}),
@@ -391,7 +391,7 @@ def test_each_position_has_its_token_and_a_row(fresh):
         (StatisticError, "what='keys' is unknown: use one of out, q", {"what": "keys"}),
         (StatisticError, "direction='both' is unknown", {"direction": "both"}),
         (StatisticError, "estimator='ablation' is unknown", {"estimator": "ablation"}),
-        (StatisticError, "position 7 is none of a text of 7 tokens", {"positions": [7]}),
+        (StatisticError, "position 7 is not in a text of 7 tokens", {"positions": [7]}),
         (StatisticError, "positions='last': use 'all', 'each'", {"positions": "last"}),
         (StatisticError, "controls=-1: give 0 or more", {"controls": -1}),
         (
@@ -420,7 +420,7 @@ def test_each_position_has_its_token_and_a_row(fresh):
         ),
         (
             TextError,
-            "answers= is for the metrics by name",
+            "answers= is for named metrics",
             {"metric": lambda outputs, inputs: outputs.logits[:, -1, 3]},
         ),
         (HeadError, "no", {"heads": "L7H1"}),
@@ -443,7 +443,7 @@ def test_models_that_answer_nothing_say_so():
         mh.patch(lm, CLEAN[0], CORRUPTED[0], answers=ANSWERS[0])
     with pytest.raises(ModelError, match="has no tokenizer"):
         mh.patch(mh.load(lm.model, tokenizer=False), "a b", "a c", answers=ANSWERS[0])
-    with pytest.raises(TextError, match="inputs to patch have no padding"):
+    with pytest.raises(TextError, match="inputs to patch must have no padding"):
         ids = torch.arange(3, 9)[None]
         inputs = {"input_ids": ids, "attention_mask": (ids > 4).long()}
         mh.patch(loaded("gpt2", 1), inputs, {**inputs, "input_ids": ids + 1}, answers=(3, 4))

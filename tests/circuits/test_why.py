@@ -384,7 +384,7 @@ def test_one_step_further_asks_the_writer_where_it_looked_itself(fresh):
     side = "query" if abs(answer.of("L1H0", "query").share) > abs(row.share) else "key"
     chosen = answer.further(lm, "L1H0").from_token
     assert chosen == (answer.from_token if side == "query" else answer.to_token[:2])
-    with pytest.raises(HeadError, match="L2H1 is not a head that wrote either side of this weight: there are L"):
+    with pytest.raises(HeadError, match="L2H1 is not a head that wrote either side of this weight: these did, L"):
         answer.further(lm, "L2H1")
 
 
@@ -468,11 +468,11 @@ def test_a_recording_of_the_text_is_the_text(fresh):
     recording = mh.record(lm, TEXT)
     answer = mh.why(lm, recording, "L1H2", 8)
     assert answer.to_dict() == mh.why(lm, TEXT, "L1H2", 8).to_dict()
-    with pytest.raises(RecordingError, match="this recording is not of .* as it is now .*queries of L1 are others"):
+    with pytest.raises(RecordingError, match="this recording was not made with .* as it is now .*queries of L1 differ"):
         mh.why(other, recording, "L1H2", 8)
-    with pytest.raises(RecordingError, match="this recording is not of .* as it is now .*queries of L1 are others"):
+    with pytest.raises(RecordingError, match="this recording was not made with .* as it is now .*queries of L1 differ"):
         mh.why(lm, mh.record(loaded("gpt2", fresh, num_hidden_layers=1), TEXT), "L1H2", 8)
-    with pytest.raises(RecordingError, match="this recording holds 2 texts, and one weight is of one"):
+    with pytest.raises(RecordingError, match="this recording holds 2 texts, and one weight belongs to one"):
         mh.why(lm, mh.record(lm, [TEXT, TARGET]), "L1H2", 8)
 
 

@@ -502,7 +502,10 @@ def test_bad_input_is_refused_in_words(fresh):
     refuses(TextError, "token 1.5 is a float: give a word, a token's id.", writes, lm, "L1H2", tokens=[1.5])
     got = writes(lm, "L1H2", tokens=["cat"])
     refuses(
-        TextError, r"no table of 'dog' was made, but of 'cat': ask writes\(\.\.\., tokens=\['dog'\]\)", got.table, "dog"
+        TextError,
+        r"there is no table for 'dog', only for 'cat': call writes\(\.\.\., tokens=\['dog'\]\)",
+        got.table,
+        "dog",
     )
     pair = loaded("t5", fresh)
     refuses(ModelError, "cross-attention, which reads the encoder's stream", writes, pair, "cross:L1H1")

@@ -34,7 +34,7 @@ def test_it_says_what_was_removed_what_is_left_where_it_is_and_how_to_load_it(ru
     assert ran.code == 0 and "an earlier save" not in ran.err, ran.err
     assert ran.lines[0] == "minilm without L3H7, L4H0-1: 3 heads removed"
     assert "parameters  22,713,216 -> 22,565,472 (-0.7%)" in ran.out
-    assert "saved       smaller, compact: in a fresh process on cpu, off by 1.5e-07" in ran.out
+    assert "saved       smaller, compact: tried in a fresh process on cpu, off by 1.5e-07" in ran.out
     lm = mh.load("smaller")
     sizes = [
         sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
@@ -247,7 +247,7 @@ def test_a_merge_says_what_is_lost_and_gained_before_uptraining_and_where_it_is(
     assert (before[0], before[3], after[0]) == ("before", "92,160", "after, before uptraining")
     assert [len(row[1].partition(".")[2]) for row in (before, after)] == [3, 3] and change[3] == "-66.7%"
     assert "  L0 0." in ran.out and "  L2 0." in ran.out
-    assert "Saved in grouped, as LlamaForCausalLM: in a fresh process on cpu, off by 1.5e-07." in ran.out
+    assert "Saved in grouped, as LlamaForCausalLM: tried in a fresh process on cpu, off by 1.5e-07." in ran.out
     assert "transformers.LlamaForCausalLM.from_pretrained('grouped')" in ran.out
     assert [site.num_kv_heads for site in mh.load("grouped").spec.sites] == [2, 2, 2]
 

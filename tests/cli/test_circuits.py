@@ -239,7 +239,7 @@ def test_examples_that_do_not_fit_a_model_are_said_to_be_ours(run, tmp_path):
     (["--pairs", "empty.jsonl"], "empty.jsonl holds no pair"),
     (["--pairs", "pairs.jsonl", "--positions", "x"], "--positions x: use all, each, or numbers"),
     (["--pairs", "pairs.jsonl", "--plot", "x.gif"], "cannot tell from that ending what to write"),
-    (["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"], "read its first one, --first-token."),
+    (["a b", "a c", "--right", "supercalifragilistic", "--wrong", "d"], "read only its first, --first-token."),
     (["--pairs", "pairs.jsonl", "--what", "z"], "what='z' is unknown"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(run, pairs, arguments, message, tmp_path):

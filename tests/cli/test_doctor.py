@@ -125,7 +125,7 @@ def test_package_for_want_of_which_sections_fail_is_wrong_once(monkeypatch):
         ("einops", "wrong"), ("devices", "note"), ("attention", "note"),
     ]  # fmt: skip
     assert found[0].remedy == f'pip install --force-reinstall "einops=={version("einops")}"'
-    assert found[1].found == "not looked at, since that needs einops"
+    assert found[1].found == "not checked, since that needs einops"
 
 
 # ============================================================================================================= packages
@@ -487,13 +487,13 @@ def variable(monkeypatch):
 
 def test_no_variable_that_matters_is_said_too(variable):
     (found,) = doctor.variables()
-    assert (found.state, found.found) == ("fine", "none is set that would change a result")
+    assert (found.state, found.found) == ("fine", "none that would change a result is set")
 
 
 @pytest.mark.parametrize(("name", "value", "found"), [
     ("ATEN_CPU_CAPABILITY", "avx2", "avx2: which instructions torch may use: slower, and last digits differ"),
     ("HF_HUB_CACHE", "/tmp/x", "/tmp/x: where models of the hub are kept"),
-    ("HF_TOKEN", "hf_abcdef", "set: who you are to the hub"),
+    ("HF_TOKEN", "hf_abcdef", "set: your login to the hub"),
     ("HF_HOME", "a\x1b[31mred\nline", "a\N{REPLACEMENT CHARACTER}[31mred line: where models of the hub are kept"),
     ("MANYHEADS_CAHCE", "hunter2", "set: nothing reads it"),
 ])  # fmt: skip
@@ -513,7 +513,7 @@ def test_variable_whose_value_something_else_refuses_is_wrong_with_what_to_do(va
 
 
 def test_words_that_mean_offline_are_those_of_the_hub():
-    assert "with 1, yes, true or on " in VARIABLES["HF_HUB_OFFLINE"] and all(map(_is_true, ("1", "yes", "true", "on")))
+    assert "1, yes, true or on: " in VARIABLES["HF_HUB_OFFLINE"] and all(map(_is_true, ("1", "yes", "true", "on")))
 
 
 def test_table_of_variables_is_in_the_documents():
@@ -570,7 +570,7 @@ def doctored(folder: Path, *hidden: str, **broken: str) -> Ran:
 
 def not_looked_at(ran: Ran, package: str) -> list[str]:
     sections = json.loads(ran.out)["sections"]
-    words = f"not looked at, since that needs {package}"
+    words = f"not checked, since that needs {package}"
     return [title for title, section in sections.items() if words in [finding["found"] for finding in section]]
 
 

@@ -153,7 +153,7 @@ def test_patch_takes_a_metric_and_an_estimator(run, tiny_code):
 def test_circuit_takes_answers_a_metric_and_edges(run, tiny_code):
     line = ("circuit", CLEAN, CORRUPTED, "--model", "tiny-code", "--keep", "0.5", "--json")
     long = ("--right", " size_of_it", "--wrong", " name_of_it")
-    assert_refused(run(*line, *long), "read its first one, --first-token.")
+    assert_refused(run(*line, *long), "read only its first, --first-token.")
     document = json.loads(run(*line, *long, "--first-token").out)
     assert document["metric"] == "logit_diff" and not document["edges"]
     document = json.loads(run(*line, "--right", " size", "--metric", "logit", "--edges").out)

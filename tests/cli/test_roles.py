@@ -269,7 +269,7 @@ def test_probes_are_shown_with_chance_and_variant_and_what_cannot_be_asked_with_
     ranked = run(*here, "--probes", "--ask", "random repeats", "--ask", "copying", "--top", "5")
     assert ranked.lines[0] == probing.PROBES["random repeats"] and len(ranked.lines[2:7]) == 5
     assert ranked.lines[2].split()[:4] == line.split()[2:6] and "not asked" in ranked.out
-    assert_refused(run(*here, "--ask", "copying"), "is a probe, which was not asked: give probes=True (--probes)")
+    assert_refused(run(*here, "--ask", "copying"), "is a probe, which was not run: give probes=True (--probes)")
     complete = run(*here, "--probes", "--all", "--top", "5").lines
     begin = complete.index(probing.PROBES["random repeats"])
     assert complete[begin : begin + 7] == ranked.lines[:7]

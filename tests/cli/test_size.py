@@ -280,7 +280,7 @@ REFUSED = [
     (("gpt2", "--streaming", "2"), "streaming=2.0: give the share of key/value heads that stream, from 0 to 1"),
     (("gpt2", "--gpus", "4y80"), "gpus='4y80': give how many and how large each is, as '4x80GB' or '8 x 141 GB'."),
     (("gpt2", "--gpus", "5x80GB"), "tensor=5: 12 heads of gpt2 do not divide over 5 GPUs", "[1, 2, 3, 4, 6, 12]"),
-    (("gpt2", "--tensor", "2"), "--tensor: said of GPUs that serve: add --gpus, as in 4x80GB."),
+    (("gpt2", "--tensor", "2"), "--tensor: for GPUs that serve, so add --gpus, as in 4x80GB."),
     (("gpt2", "--gpus", "80GB", "--fits", "80GB"), "--gpus asks what fits on several GPUs"),
     (("gpt2", "bert-base"), "unexpected extra argument"),
 ]  # fmt: skip

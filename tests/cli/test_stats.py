@@ -82,7 +82,7 @@ def test_statistics_of_ones_own_are_measured_and_held_against_their_definitions(
     checked = json.loads(run("stats", TEXT, "--statistics", f"{name}:right", "--check", "--json").out)
     assert checked["furthest"]["right"] < 1e-5 and (checked["heads"], checked["texts"]) == (72, 1)
     for statistics, words in (
-        (f"{name}:wrong", "'wrong' is "), (f"{name}:both", "'of_two' has no definition to be held against"),
+        (f"{name}:wrong", "'wrong' is "), (f"{name}:both", "'of_two' has no definition to be compared with"),
         ("entropy", "--check is for statistics of your own: name them"),
         (f"{name}:rigth", f"{name} has no 'rigth': did you mean right?"),
         (f"{name}:Maximum", "that is a type: name a Statistic, or a list of them"),

@@ -122,9 +122,9 @@ def test_what_is_no_run_is_refused(run, tmp_path):
     for damage in ("{", "[]", '{"config": {}, "layer_order": []}', "[" * 100_000):
         folder = write(tmp_path / f"damaged{len(damage)}", run)
         (folder / "tp_rank_0" / "qk.json").write_text(damage)
-        refuses(RecordingError, "is not what vLLM-Hook writes, or damaged", read_vllm_hook, folder)
+        refuses(RecordingError, "is not what vLLM-Hook writes, or is damaged", read_vllm_hook, folder)
     folder = write(tmp_path / "pickle", run, kind="pt")
     with pytest.raises(RecordingError, match="is a pickle, which may run anything .* VLLM_HOOK_USE_SAFETENSORS=1"):
         read_vllm_hook(folder)
     (folder / "tp_rank_0" / "qk.pt").unlink()
-    refuses(FileAccessError, "lacks qk.json: it is no rank's folder of a run", read_vllm_hook, folder)
+    refuses(FileAccessError, "lacks qk.json: it is not a rank's folder from a run", read_vllm_hook, folder)

@@ -226,8 +226,8 @@ def test_a_line_that_is_not_utf8_is_a_problem_and_reading_goes_on_in_treebanks_t
     ("wide.txt", "text".encode("utf-16"), r"wide.txt is UTF-16 text: convert it to UTF-8 first\."),
     ("wide.txt.gz", gzip.compress(b"\xfe\xff\x00a", mtime=0), "wide.txt.gz is UTF-16 text"),
     ("packed.txt", gzip.compress(b"text", mtime=0), r"packed.txt is gzip data: let its name end in .gz\."),
-    ("table.csv", b"a,b", r"cannot tell by its ending what .*table.csv holds. Say kind= \(text, jsonl, conllu\)"),
-    ("a.tar.gz", gzip.compress(b"x", mtime=0), "cannot tell by its ending what"),
+    ("table.csv", b"a,b", r"cannot tell from its ending what .*table.csv holds. Say kind= \(text, jsonl, conllu\)"),
+    ("a.tar.gz", gzip.compress(b"x", mtime=0), "cannot tell from its ending what"),
 ])  # fmt: skip
 def test_a_file_that_is_something_else_is_refused_at_once(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)

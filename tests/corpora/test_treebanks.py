@@ -235,16 +235,16 @@ A, B = token(1, "a", head=0), token(2, "b", head=1)
 
 
 @pytest.mark.parametrize(("rows", "text", "problem"), [
-    ([A, B], "a c", "token 2 'b' is not what the text goes on with ('c')."),
-    ([A, B], "a", "token 2 'b' is not what the text goes on with ('')."),
+    ([A, B], "a c", "token 2 'b' is not how the text goes on ('c')."),
+    ([A, B], "a", "token 2 'b' is not how the text goes on ('')."),
     ([A, B], "a b and more", "the text goes on after the last token ('and more')."),
-    ([A, token(3, "b", head=1)], "a b", "token 3 comes where token 2 was to come."),
-    ([B], "b", "token 2 comes where token 1 was to come."),
-    ([A, token(2, "b", head=7)], "a b", "token 2 has head 7, but each of the 2 words hangs on another or on 0."),
+    ([A, token(3, "b", head=1)], "a b", "token 3 comes where token 2 was expected."),
+    ([B], "b", "token 2 comes where token 1 was expected."),
+    ([A, token(2, "b", head=7)], "a b", "token 2 has head 7, but each of the 2 words depends on another or on 0."),
     ([A, token(2, "b", head=-1)], "a b", "token 2 has head -1, but each"),
     ([A, token(2, "b", head=2)], "a b", "token 2 has head 2, but each"),
     ([A, token(2, "b")], "a b", "token 2 has no head, but each"),
-    ([token(1, "a", head=2), B], "a b", "token 1 hangs on itself, by way of other words: that is not a tree."),
+    ([token(1, "a", head=2), B], "a b", "token 1 depends on itself, through other words: that is not a tree."),
     ([A, "2\tb\t_\tX"], "a b", "token 2 has 4 columns: a relation is in the eighth."),
     ([token("1-3", "ab"), A, B], "ab", "the words of 1-3 'ab' do not follow it."),
     ([A, token("1-2", "ab"), B], "a b", "the words of 1-2 'ab' do not follow it."),

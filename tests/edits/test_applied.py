@@ -627,7 +627,7 @@ def test_a_model_without_positions_that_can_be_taken_is_refused_by_name(make, wo
 
 def test_positions_are_those_of_all_samples(fresh):
     lm, plans = loaded("llama", draw(fresh)), [Plan([SkipPositions()]), Plan([])]
-    with pytest.raises(PlanError, match="those of all samples, and these plans are one for each"):
+    with pytest.raises(PlanError, match="all samples share the model's positions, and these plans are one for each"):
         edited(lm, plans, some_inputs("llama", fresh))
     unopened = plan_edits(lm, [Plan(SkipPositions())]).editors
     with pytest.raises(PlanError, match=r"only mh\.applied and mh\.effect can"), mh.tap(lm.model, edits=unopened):

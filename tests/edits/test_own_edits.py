@@ -338,7 +338,7 @@ def test_plan_file_names_the_function_and_runs_no_code(my_edits, tmp_path, fresh
     monkeypatch.delitem(sys.modules, my_edits.__name__)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{my_edits.__name__}.py").write_text("raise SystemExit('code of a stranger')")
-    message = rf"step 1 of 2: .*{name}' is code, which no file brings along: `import {my_edits.__name__}` before"
+    message = rf"step 1 of 2: .*{name}' is code, which no file can hold: `import {my_edits.__name__}` before"
     with pytest.raises(PlanError, match=message):
         open_plan(path)
 
@@ -410,8 +410,8 @@ PLACES = {
     "L1H2 stream": (PlanError, "'L1H2' is a head, and 'stream' is of a layer"),
     "L1 stream, L2 feed-forward": (PlanError, "are places of several kinds: give each kind a step of its own"),
     "L1 stream, L2H1": (PlanError, "are places of several kinds"),
-    "L1 strem": (HeadError, "names no heads.*also of a layer: 'L3 stream', 'L3 feed-forward'"),
-    "L1 mlp": (HeadError, "names no heads.*also of a layer: 'L3 stream', 'L3 feed-forward'"),
+    "L1 strem": (HeadError, "names no heads.*also name a place in a layer: 'L3 stream', 'L3 feed-forward'"),
+    "L1 mlp": (HeadError, "names no heads.*also name a place in a layer: 'L3 stream', 'L3 feed-forward'"),
     "L9 stream": (HeadError, "there is no layer 9"),
 }
 
@@ -425,7 +425,7 @@ def test_place_that_is_none_is_refused_before_anything_runs(place, fresh):
 
 def test_places_that_are_not_known_are_refused_by_name(fresh):
     bare = sharpened(Stack(Plain), fresh)
-    message = "where a Stack has its stream is known of a loaded model: mh.load"
+    message = "where a Stack has its stream is known only for a loaded model: mh.load"
     refuses(PlanError, message, lambda: mh.applied(bare, Edit("L1 stream", kept)).__enter__())
     lm = mh.load(sharpened(Own(wide=M), fresh), tokenizer=False)  # both matrices are as wide as the stream
     message = (

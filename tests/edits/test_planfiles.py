@@ -102,7 +102,7 @@ def test_a_plan_that_a_person_wrote_is_opened_and_needs_no_tensors(lm, inputs, t
 
 def test_another_model_is_refused(fresh, inputs, written):
     other = loaded("llama", draw(fresh) + 1)
-    words = r"was computed with another model than LlamaForCausalLM.*: give corpus= to compute it again"
+    words = r"were computed with a model other than LlamaForCausalLM.*: give corpus= to compute it again"
     for model in (other, other.model):
         with pytest.raises(PlanError, match=words), mh.applied(model, written):
             raise AssertionError("inside")
@@ -122,7 +122,9 @@ def test_tensors_that_are_missing_damaged_or_of_another_plan_are_told(lm, fresh,
     tensors = written.with_suffix(".safetensors")
     whole = tensors.read_bytes()
     tensors.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(FileAccessError, match=r"what was computed for .*plan\.json cannot be read from .*safetensors"):
+    with pytest.raises(
+        FileAccessError, match=r"the values computed for .*plan\.json cannot be read from " ".*safetensors"
+    ):
         open_plan(written)
     tensors.unlink()
     refuses(FileAccessError, r"cannot be read from", open_plan, written)
@@ -131,7 +133,7 @@ def test_tensors_that_are_missing_damaged_or_of_another_plan_are_told(lm, fresh,
             now.save(tmp_path / "other.json")
             output(model, {"input_ids": torch.tensor([[5, 6]])})
         tensors.write_bytes((tmp_path / "other.safetensors").read_bytes())
-        refuses(PlanError, rf"computed from another {what} than .*compute it again", open_plan, written)
+        refuses(PlanError, rf"not computed from the {what} that .*compute it again", open_plan, written)
 
 
 def test_steps_that_were_added_by_hand_and_never_computed_are_told(lm, inputs, written):
@@ -163,7 +165,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path):
 
 def test_heads_in_the_place_of_a_plan_are_no_missing_file(lm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = r"^'L0H1, l1' names heads, and says nothing of what to do: write Plan\(\[Ablate\('L0H1, L1'\)\]\)\.$"
+    message = r"^'L0H1, l1' names heads, but not what to do with them: write Plan\(\[Ablate\('L0H1, L1'\)\]\)\.$"
     refuses(PlanError, message, mh.applied(lm, "L0H1, l1").__enter__)
     many = ", ".join(["L0H1"] * 99)  # longer than a file's name can be
     refuses(PlanError, "names heads", mh.applied(lm, many).__enter__)
@@ -366,7 +368,7 @@ def test_a_text_without_a_token_is_told_when_it_is_drawn(lm, saved_plan):
 
 def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
     computed = Computed({"mean:L1": torch.full((6, 4), float("nan"))}, "c", "m", 1, 2)
-    message = r"was computed for this plan is of no use: 'mean:L1' holds numbers that are not"
+    message = r"computed for this plan cannot be used: 'mean:L1' holds numbers that are not"
     refuses(PlanError, message, Prepared((Plan(Ablate("L1H1", kind="mean")),), computed).save, tmp_path / "plan.json")
     assert os.listdir(tmp_path) == []
 
@@ -377,13 +379,13 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path):
 @pytest.mark.parametrize("metadata", [None, {}])
 def test_metadata_that_say_nothing_are_refused(metadata, saved_plan):
     with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
-    refuses(PlanError, "was computed from another corpus than", open_plan, saved_plan)
+    refuses(PlanError, "was not computed from the corpus that", open_plan, saved_plan)
 
 
 @pytest.mark.parametrize("metadata", [[], 3, "text", True, {"corpus": 3}, {"corpus": None}])
 def test_metadata_that_are_none_are_refused(metadata, saved_plan):
     with_header(saved_plan, lambda header: header.update(__metadata__=metadata))
-    refuses(FileAccessError, "what was computed for .* cannot be read from", open_plan, saved_plan)
+    refuses(FileAccessError, "the values computed for .* cannot be read from", open_plan, saved_plan)
 
 
 @pytest.mark.parametrize("entry", [
@@ -396,7 +398,7 @@ def test_tensors_that_torch_cannot_have_are_refused(entry, saved_plan):
     text = json.dumps({**header, "mean:L1": entry}).encode()
     size = 24 if entry is not None and entry["dtype"] == "F4" else 0
     saved_plan.with_suffix(".safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(size))
-    refuses(FileAccessError, "what was computed for .* cannot be read from", open_plan, saved_plan)
+    refuses(FileAccessError, "the values computed for .* cannot be read from", open_plan, saved_plan)
 
 
 # ------------------------------------------------------------------------------------------------ what is no such file

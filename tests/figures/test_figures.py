@@ -370,7 +370,7 @@ def test_each_map_has_its_own_scale_and_an_even_one_stays_pale():
 
 def test_legend_entries_flow_onto_lines_and_a_role_of_a_head_without_a_map_is_an_error(tmp_path):
     maps = maps_of(sites(2))
-    with pytest.raises(HeadError, match=r"roles are given for L5H0, of which there is no map"):
+    with pytest.raises(HeadError, match=r"roles are given for L5H0, for which there is no map"):
         save_grid(maps, [HeadRole(Head("", 5, 0), "local", EVIDENCE)], tmp_path / "g.png", title="t")
     assert flow([40, 40, 40, 200, 10], room=100, gap=10) == [(0, 0.0), (0, 50.0), (1, 0.0), (2, 0.0), (3, 0.0)]
 

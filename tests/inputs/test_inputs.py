@@ -110,8 +110,8 @@ def test_ready_tensors_are_measured_and_recorded_as_a_call_of_the_model(bert):
     assert table.sums.num_texts == len(TEXTS)
     rec, want = mh.record(bert, ready[:1]), mh.record_call(bert.model, **ready[0])
     assert torch.equal(rec.layers[1].q, want.layers[1].q)
-    refuses(RecordingError, "3 ready batches came, and a recording is of one", mh.record, bert, ready)
-    refuses(StatisticError, "asked of words", mh.measure, bert, ready, ["duplicate_mass"])
+    refuses(RecordingError, "3 ready batches were given, and a recording holds one", mh.record, bert, ready)
+    refuses(StatisticError, "about words", mh.measure, bert, ready, ["duplicate_mass"])
     refuses(RecordingError, "generate= writes after a text", mh.record, mh.load(tiny_gpt2()), ready[:1], generate=2)
 
 

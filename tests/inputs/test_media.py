@@ -135,7 +135,7 @@ def test_what_is_no_sound_is_refused_in_a_line(whisper, wav2vec2, fresh, tmp_pat
     lm, sound = whisper(), some_sound(fresh, 0.2)
     (tmp_path / "a.wav").write_bytes(b"RIFF no sound")
     for what, rate, error, said in [
-        (sound, None, RecordingError, "does not say how fast it is: give sampling_rate=, the model hears 16,000"),
+        (sound, None, RecordingError, "samples it has a second: give sampling_rate=, the model hears 16,000"),
         (sound, 44_100, RecordingError, r"has 44,100 samples a second, the model hears 16,000: resample it first"),
         (np.zeros((2, 9), np.float32), RATE, ShapeError, r"shape \(2, 9\), is not a sound: give one channel"),
         (np.full(9, np.nan), RATE, ShapeError, "NaN or infinite samples"),
@@ -578,7 +578,7 @@ def test_what_cannot_be_read_together_is_refused(reading, fresh, tmp_path):
         mh.record(lm, mh.Inputs(image=picture))
     with pytest.raises(RecordingError, match="2 texts came with image=: give one text, with all its pictures in a"):
         mh.record(lm, mh.Inputs([QUESTION, QUESTION], image=picture))
-    with pytest.raises(TextError, match=r"the text has \d+ tokens, of which pictures are most, but .* has 128 pos"):
+    with pytest.raises(TextError, match=r"the text has \d+ tokens, most of them from pictures, but .* has 128 pos"):
         mh.record(lm, mh.Inputs(QUESTION, image=[picture] * 6))
     with pytest.raises(RecordingError, match="answer= is for a text with pictures: give it with a text and image="):
         mh.record(lm, mh.Inputs(QUESTION, answer="a cat"))
@@ -653,7 +653,7 @@ def test_tokens_that_are_not_the_patches_of_one_picture_are_refused(reading, fre
     lm.model.resampler = torch.nn.Identity()
     refuses(
         ModelError,
-        "makes tokens of a picture that are not patches of it",
+        "makes tokens from a picture that are not its patches",
         mh.record,
         lm,
         mh.Inputs(QUESTION, image=picture),

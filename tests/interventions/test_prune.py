@@ -241,7 +241,7 @@ def test_pruning_nothing_is_refused(made):
     lm = made("llama")
     for nothing in ([], {}, {0: []}, lm.spec.select([])):
         refuses(
-            HeadError, "^heads=.* names no heads: without none of them a model is as it was", prune_heads, lm, nothing
+            HeadError, "^heads=.* names no heads: to remove none leaves a model as it was", prune_heads, lm, nothing
         )
 
 

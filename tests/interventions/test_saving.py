@@ -338,7 +338,7 @@ def test_damaged_files_and_another_models_weights_are_refused(compact_folder, tm
     (folder / "pruned.safetensors").write_bytes(b"no tensors")
     refuses(ModelError, "the weights in .*copy are damaged", mh.load, folder, tokenizer=False)
     (folder / "pruned.safetensors").write_bytes(save_tensors({"a": torch.zeros(3)}))
-    message = r"pruned\.safetensors is damaged, or of another model: its bytes are not those"
+    message = r"pruned\.safetensors is damaged, or belongs to another model: its bytes are not those"
     refuses(ModelError, message, mh.load, folder, tokenizer=False)
     shutil.copy(compact_folder / "pruned.safetensors", folder)
     transformers.BertConfig(**BERT, architectures=["BertModel"]).save_pretrained(folder)
@@ -562,8 +562,8 @@ def test_what_transformers_did_not_make_whole_is_not_saved_nor_where_it_cannot_b
     refuses(FileAccessError, "it is a file. Name a folder", small.save, tmp_path / "file")
     refuses(FileAccessError, "its folder does not exist", small.save, tmp_path / "no" / "out")
     other, out = prune_heads(mh.load(Reader().eval(), tokenizer=False), "L0H1"), tmp_path / "out"
-    refuses(ModelError, "is a Reader, no model of transformers', so there is no checkpoint", other.save, out)
-    refuses(ModelError, "Reader is not a model of transformers', so it cannot be built again", other.zeroed)
+    refuses(ModelError, "is a Reader, not a transformers model, so there is no checkpoint", other.save, out)
+    refuses(ModelError, "Reader is not a transformers model, so it cannot be built again", other.zeroed)
 
     class Strange(type(small.model)):
         pass

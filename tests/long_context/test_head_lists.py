@@ -367,11 +367,11 @@ def test_a_list_is_of_one_stack(rng, tmp_path):
     sites = (*two.spec.sites, *model(TWO, stack="decoder").spec.sites)
     both = replace(two)
     vars(both).update(vars(two), spec=replace(two.spec, sites=sites))
-    message = r"does not say of which stack it is, and those of a model are 'encoder', 'decoder'"
+    message = r"does not say which stack it is for, and those of a model are 'encoder', 'decoder'"
     refuses(ModelError, message, mh.read_heads, path, both)
     replace(split_of(TWO, rng), stack="decoder").export("vllm-hook", tmp_path / "d.json")
     assert mh.read_heads(tmp_path / "d.json", both).stack == "decoder"
-    with pytest.raises(ModelError, match="is of the stack 'decoder', and the stacks of a model are 'encoder'"):
+    with pytest.raises(ModelError, match="is for the stack 'decoder', and the stacks of a model are 'encoder'"):
         mh.read_heads(tmp_path / "d.json", two)
 
 

@@ -367,14 +367,14 @@ def test_texts_that_cannot_be_read_are_refused(fresh):
     with pytest.raises(ModelError, match="has no tokenizer, so it cannot read text: give texts as lists of token ids"):
         split_of(lm, ["the cat sat", "a dog ran"])
     refuses(TextError, r"a text has 90 tokens, and LlamaForCausalLM has 80 positions", split_of, lm, [*rows, [7] * 90])
-    with pytest.raises(TextError, match=rf"token {tiny.VOCAB_SIZE + 3} is none of the {tiny.VOCAB_SIZE} tokens"):
+    with pytest.raises(TextError, match=rf"token {tiny.VOCAB_SIZE + 3} is not one of the {tiny.VOCAB_SIZE} tokens"):
         split_of(lm, [*rows, [tiny.VOCAB_SIZE + 3] * 20])
     for spans in (((3, 5), (4, 6)), ((9, 12), (1, 2)), ((4, 4), (1, 2))):
         refuses(StatisticError, "the needle comes first", Needle, tuple(range(10)), *spans)
 
 
 @pytest.mark.parametrize(("make", "kind", "words"), [
-    (tiny.tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is of one: rows that look ahead"),
+    (tiny.tiny_bert, ModelError, "has no stacks of causal self-attention, and a split is for one: rows that look"),
     (tiny.tiny_t5, ModelError, "has cross-attention, whose keys are another text's"),
     (tiny.tiny_mistral, StatisticError, r"every layer of .* has a window of at most sink \+ recent = 7 positions"),
 ])  # fmt: skip

@@ -491,7 +491,7 @@ def test_calls_by_hand_that_cannot_be_served_are_refused(fresh):
                 lm.model(ids[:1], position_ids=packed, use_cache=False)
             cache = now.cache()
             lm.model(ids, past_key_values=cache)
-            with pytest.raises(ModelError, match="holds 2 texts, and 3 go on behind it"):
+            with pytest.raises(ModelError, match="holds 2 texts, and 3 would continue it"):
                 lm.model(ids[[0, 1, 0], :1], past_key_values=cache)
             stock = DynamicCache()
             lm.model.model(ids, past_key_values=stock)  # a part of the model, which has no hook: right, and not freed
@@ -534,7 +534,7 @@ def test_a_call_that_broke_off_and_a_layer_that_goes_its_own_way_are_told(fresh,
             return forward(self, *args, **{**kwargs, name: Scaled()})
 
         monkeypatch.setattr(attention, "forward", other_keys.__get__(attention))
-        with pytest.raises(ModelError, match="L1 of .* attends with other keys than it cached"):
+        with pytest.raises(ModelError, match="L1 of .* attends with keys that it did not cache"):
             lm.model(ids, past_key_values=now.cache())
 
 

@@ -566,7 +566,9 @@ def test_parts_of_anything_else_are_refused_by_what_differs(what, one_layer):
     corpus = as_corpus(some_texts(4))
     one.update(corpus.shard(0, 2))
     other.update(corpus.shard(1, 2))
-    with pytest.raises(StatisticError, match=f"these sums and what is added do not add, since they differ in .*{what}"):
+    with pytest.raises(
+        StatisticError, match=f"these sums and what is added cannot be added, since they differ in .*{what}"
+    ):
         one + other
     divided = mh.HeadSums(one_layer, "entropy").update(corpus.shard(1, 3))
     with pytest.raises(

@@ -102,12 +102,12 @@ def failing(weights):
 
 def test_definition_that_cannot_be_used_is_told(lm, monkeypatch):
     check = lambda **changed: check_definition(lm, mean_maximum(**changed), UNLIKE)  # noqa: E731
-    refuses(StatisticError, "'mine' has no definition to be held against: give it one", check, definition=None)
+    refuses(StatisticError, "'mine' has no definition to be compared with: give it one", check, definition=None)
     message = r"the definition of 'mine': .* takes 'wieghts', .* weights, visible, pieces, value_norms \(did you mean"
     refuses(StatisticError, message, check, definition=lambda wieghts: 1.0)
     message = r"the definition of 'mine' returns one number of a head's whole map: failing \(test_definition\.py, line"
     refuses(StatisticError, message, check, definition=failing)
-    refuses(StatisticError, "'mine' is of cross-attention alone", check, maps=frozenset({"cross"}))
+    refuses(StatisticError, "'mine' is for cross-attention alone", check, maps=frozenset({"cross"}))
     monkeypatch.setattr("manyheads.measurement.definition.MOST_KEYS", 8)
     refuses(StatisticError, "a text of 15 tokens is too long for whole maps: give texts of at most 8", check)
 

@@ -131,10 +131,10 @@ def test_progress_counts_pictures(seeing, fresh):
 
 def test_what_cannot_be_measured_is_said(seeing, fresh):
     lm, picture = seeing("vit"), some_picture(fresh)
-    with pytest.raises(StatisticError, match=r"^rare_mass: asked of words, and a picture or a sound has none"):
+    with pytest.raises(StatisticError, match=r"^rare_mass: about words, and a picture or a sound has none"):
         mh.measure(lm, mh.Inputs(image=picture), statistics=["entropy", "rare_mass"])
     refuses(
-        StatisticError, r"^sink_mass: asked of words", mh.measure, lm, mh.Inputs(image=picture), statistics="sink_mass"
+        StatisticError, r"^sink_mass: about words", mh.measure, lm, mh.Inputs(image=picture), statistics="sink_mass"
     )
     refuses(
         StatisticError,

@@ -294,10 +294,10 @@ def test_a_state_that_is_damaged_says_so(lm, tmp_path):
     data = bytearray(path.read_bytes())
     data[-9] ^= 1
     path.write_bytes(data)
-    message = r"what a run left in .* cannot be gone on with: .* To start again, give another"
+    message = r"the run in .* cannot be continued: .* To start again, give another"
     refuses(StatisticError, message, mh.measure, lm, texts, ["entropy"], resume=tmp_path)
     path.write_bytes(b"x")
-    refuses(StatisticError, "cannot be gone on with", mh.measure, lm, texts, ["entropy"], resume=tmp_path)
+    refuses(StatisticError, "cannot be continued", mh.measure, lm, texts, ["entropy"], resume=tmp_path)
 
 
 def stopped_before_its_end(lm, texts, folder, monkeypatch) -> list:
@@ -331,7 +331,7 @@ def test_a_merged_part_that_is_damaged_is_refused(lm, tmp_path, monkeypatch):
     (part,) = stopped_before_its_end(lm, texts, tmp_path, monkeypatch)
     data = (tmp_path / part).read_bytes()
     (tmp_path / part).write_bytes(data[:-1])
-    with pytest.raises(StatisticError, match="cannot be gone on with: .* is cut off"):
+    with pytest.raises(StatisticError, match="cannot be continued: .* is cut off"):
         mh.measure(lm, texts, STATISTICS, kinds=True, resume=tmp_path)
     assert (tmp_path / part).read_bytes() == data[:-1]
 

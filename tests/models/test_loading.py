@@ -288,7 +288,7 @@ def test_a_path_object_is_a_folder_even_where_it_has_a_bundled_name(bert, monkey
 
 def test_what_a_folder_does_not_take_is_refused(bert):
     refuses(ModelError, "is a file. Give the folder that it is in", load, bert / "model.safetensors")
-    refuses(ModelError, "revision='main' is for models of the hub, and .* is here", load, bert, revision="main")
+    refuses(ModelError, "revision='main' is for models on the hub, and .* is here", load, bert, revision="main")
     refuses(ModelError, "'minilm' is bundled", load, "minilm", revision="main")
     refuses(ModelError, "name='other' is for a model in hand, and .* has a name of its own", load, bert, name="other")
     change_config(bert, attn_implementation="somebody/kernel")

@@ -280,10 +280,10 @@ def build(*args, **options):
      "embed_dim=24 is not a multiple of num_heads=5: say head_dim=, or use one of [1, 2, 3, 4, 6, 8, 12, 24] "
      "heads."),
     ((24, 6, 4), {},
-     "num_heads=6 is not a multiple of num_kv_heads=4: every key/value head must serve equally many query "
-     "heads. Use one of [1, 2, 3, 6]."),
+     "num_heads=6 is not a multiple of num_kv_heads=4: every key/value head must serve the same number of "
+     "query heads. Use one of [1, 2, 3, 6]."),
     ((24, 6, 0.1), {},
-     "num_kv_heads=0.1 is not a count: where nn.MultiheadAttention has dropout third, here stands num_kv_heads. "
+     "num_kv_heads=0.1 is not a count: the argument that is dropout in nn.MultiheadAttention is num_kv_heads here. "
      "Write dropout=0.1."),
     ((24, 0), {}, "num_heads=0 is not a count: use a whole number, 1 or more."),
     ((24, -2), {}, "num_heads=-2 is not a count"),
@@ -379,7 +379,7 @@ def test_a_call_that_cannot_mean_anything_is_an_error(inputs, options, message):
 
 @pytest.mark.parametrize(("inputs", "positions", "message"), [
     ((X, Y), torch.arange(Q),
-     "positions with a key of its own: they are of one text, and query and key are two. Leave them out."),
+     "positions with a key of its own: they belong to one text, and query and key are two. Leave them out."),
     ((X,), torch.arange(K), "positions is torch.int64 of shape (11,): give integers of shape (7,) or (2, 7)."),
     ((X[0],), torch.zeros(B, Q).long(), "positions is torch.int64 of shape (2, 7): give integers of shape (7,)."),
     ((X,), torch.zeros(Q), "positions is torch.float32 of shape (7,): give integers"),

@@ -332,7 +332,7 @@ def test_nested_tensor_is_read_as_its_texts_one_by_one(fresh, layout, options):
     (lambda layer, x, plain: layer.train().__class__(M, H)(x),
      "a nested tensor is (batch, length, width), and this layer has batch_first=False."),
     (lambda layer, x, plain: layer(torch.nested.nested_tensor([torch.ones(4, M), torch.ones(2, 5)])),
-     "query is a nested tensor of [(4, 24), (2, 5)]: give texts of (length, width), all as wide."),
+     "query is a nested tensor of [(4, 24), (2, 5)]: give texts of (length, width), all of one width."),
     (lambda layer, x, plain: layer(torch.nested.nested_tensor([torch.ones(4), torch.ones(2)])),
      "query is a nested tensor of [(4,), (2,)]: give texts of (length, width)"),
     (lambda layer, x, plain: layer(torch.nested.nested_tensor([torch.ones(4, 5), torch.ones(2, 5)])),

@@ -58,7 +58,7 @@ OTHER_KINDS = {
 @pytest.mark.parametrize("data", OTHER_KINDS.values(), ids=OTHER_KINDS)
 def test_what_is_no_safetensors_file_is_refused(path, data):
     path.write_bytes(data)
-    assert_refused(path, "is not a recording, nor any safetensors file: give one made by save")
+    assert_refused(path, "is not a recording, and not a safetensors file: give one made by save")
 
 
 def test_other_safetensors_files_are_refused_and_a_newer_version_says_so_whatever_else_it_holds(path):
@@ -89,7 +89,9 @@ def test_a_file_cut_off_anywhere_is_refused_and_what_is_added_to_it(saved, path,
     header = 8 + int.from_bytes(data[:8], "little")
     for length in {0, 1, 8, 9, 10, header - 1, header, header + 1, len(data) - 1, *random.sample(range(len(data)), 60)}:
         path.write_bytes(data[:length])
-        words = "nor any safetensors file" if length < 9 else "is cut off: its .* bytes, but there are .*Copy it again"
+        words = (
+            "and not a safetensors file" if length < 9 else "is cut off: its .* bytes, but there are .*Copy it again"
+        )
         assert_refused(path, words)
 
 

@@ -182,7 +182,7 @@ def test_what_is_no_part_of_the_same_is_refused(whole):
     layer = whole.layers[0]
     otherwise = replace(layer, q=layer.q + 1, rule=replace(layer.rule, scale=2.0))
     parts = [Recording({"": [each]}, whole.tokens, whole.provenance) for each in (layer, otherwise)]
-    refuses(RecordingError, "hides other keys, or scales otherwise, in one part than in another", heads_together, parts)
+    refuses(RecordingError, "hides different keys, or scales differently, in different parts", heads_together, parts)
     refuses(RecordingError, "no process group is open: call torch.distributed.init_process_group", gathered, whole)
 
 
@@ -308,13 +308,13 @@ def test_what_a_model_records_is_had_from_its_q_and_k(fresh):
 def test_tensors_that_do_not_fit_are_refused(fresh, unchecked_types):
     q, k = qk(fresh)
     for arguments, options, words in [
-        (([q, q], [k]), {}, "q has 2 layers, k 1, lse 2 and mask 2: give one tensor of each layer"),
+        (([q, q], [k]), {}, "q has 2 layers, k 1, lse 2 and mask 2: give one tensor for each layer"),
         ((q[0], k[0]), {}, "layer 0: q has shape .6, 11, 5. .* give four axes"),
         ((q, k), {"lengths": [3, 4]}, r"lengths=\[3, 4\] of 3 texts of at most 11 positions"),
         ((q, k), {"lengths": [3, 0, 4]}, "give one for each text"),
-        ((q, k), {"mask": "caudal"}, "mask='caudal' says nothing of which keys a row sees"),
+        ((q, k), {"mask": "caudal"}, "mask='caudal' does not say which keys a row sees"),
         ((q, k), {"mask": torch.ones(B, 1, N, N)}, "mask is torch.float32 .* give a boolean one"),
-        ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is of 11 queries and 10 keys, q and k of 11 and 11"),
+        ((q, k), {"mask": Mask.causal(N, N - 1)}, "the mask is for 11 queries and 10 keys, but q and k have 11 and 11"),
         ((q, k.float()), {}, "q is torch.float64 on cpu, k torch.float32 on cpu: they must be alike"),
         ((q.long(), k.long()), {}, r"q, k and v are torch.int64: .* Convert them: q.float\(\)"),
         ((q[:, :5], k), {}, "num_heads=5 is not a multiple of num_kv_heads=2"),

@@ -127,7 +127,7 @@ def test_a_word_that_is_there_twice_is_never_chosen_in_silence(minilm):
     (("the animal", "it"), "'the animal' is 2 words: give one of them, 'the' or 'animal'."),
     (("it#2", "animal"), "there is no 'it#2': this text has 'it' once."),
     (("xyzzy", "it"), "there is no word 'xyzzy' in this text. Its words are 'The', 'animal', "),
-    (("it", "it"), "'it' and 'it' are one and the same word of this text: give two."),
+    (("it", "it"), "'it' and 'it' are the same word of this text: give two."),
     (("", "it"), "'' is not a word: give one word of the text."),
     ((None, None), "no word was given: say from which word, to which, or both"),
 ])  # fmt: skip

@@ -247,7 +247,7 @@ def test_long_lines_json_lines_and_sentences_have_limits_and_count_their_bytes(t
         (f"1-999999999{RANGE}{WORD}", "the words of 1-999999999 'ab' do not follow it"),
         (f"2-1{RANGE}{WORD}", r"line 1 is not CoNLL-U"),
         (f"{'9' * 5000}{WORD}", r"line 1 is not CoNLL-U \(Exceeds the limit"),
-        ("8.1\tgone\tgo\tX\t_\t_\t_\t_\t0:root\t_\n", "it has no word, only what is not in its text"),
+        ("8.1\tgone\tgo\tX\t_\t_\t_\t_\t0:root\t_\n", "it has no word, only tokens that are not in its text"),
     ],
 )  # fmt: skip
 def test_a_sentence_that_cannot_be_is_a_problem(rows, words, tmp_path):

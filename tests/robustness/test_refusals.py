@@ -132,7 +132,7 @@ def test_an_index_names_files_of_its_own_folder_alone(tmp_path):
 def test_a_plans_tensors_by_a_name_that_no_file_can_have_are_refused(tmp_path):
     plan = {**PLAN, "computed": {**PLAN["computed"], "file": "\ud800"}}
     (tmp_path / "p.json").write_text(json.dumps(plan))
-    refuses(FileAccessError, "what was computed for .* cannot be read from", open_plan, tmp_path / "p.json")
+    refuses(FileAccessError, "the values computed for .* cannot be read from", open_plan, tmp_path / "p.json")
     (tmp_path / "p.safetensors").write_bytes(plan_tensors()[0])
     (tmp_path / "p.json").write_text(json.dumps(PLAN))
     assert open_plan(tmp_path / "p.json").computed.num_texts == 2
@@ -154,7 +154,7 @@ def test_a_state_that_is_signed_and_says_what_no_run_says_is_refused(which, chan
     change(said)
     header["__metadata__"]["about"] = json.dumps(said)
     path.write_bytes(signed(json.dumps(header).encode(), tensors))
-    with pytest.raises(StatisticError, match=r"run cannot be gone on with: .* does not hold what a run writes \("):
+    with pytest.raises(StatisticError, match=r"run cannot be continued: .* is not a file that a run writes \("):
         mh.measure(lm_of_states(), TEXTS, ["entropy", "previous_mass"], resume=folder)
 
 

@@ -63,7 +63,7 @@ def version_of(writer: Writer, path: Path) -> int | None:
     try:
         return writer.version_of(path)
     except PlanError as error:
-        assert path.name == "p.json" and "was computed from another corpus than" in str(error)
+        assert path.name == "p.json" and "was not computed from the corpus that" in str(error)
         return None
 
 
@@ -290,7 +290,7 @@ def test_a_plan_whose_tensors_are_another_plans_is_refused(tmp_path):
     json = (tmp_path / "p.json").read_bytes()
     writer.write(tmp_path / "p.json", 3)
     (tmp_path / "p.json").write_bytes(json)
-    refuses(PlanError, "was computed from another corpus than", writer.version_of, tmp_path / "p.json")
+    refuses(PlanError, "was not computed from the corpus that", writer.version_of, tmp_path / "p.json")
 
 
 def held_elsewhere(hold, flag: Path) -> int:

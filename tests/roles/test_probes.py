@@ -347,7 +347,7 @@ def test_a_probe_is_asked_by_its_name_or_question_and_roles_go_before_it(plain, 
     assert roles.role_named("offset -1") == "induction, offset -1"
     with pytest.raises(StatisticError, match=r"'copying' is a probe, and has no claims: .*probes\['copying'\].top\(\)"):
         roles.ranked("copying")
-    refuses(StatisticError, "'copying' is a probe, which was not asked: give probes=True", plain.role_named, "copying")
+    refuses(StatisticError, "'copying' is a probe, which was not run: give probes=True", plain.role_named, "copying")
 
 
 def test_the_table_has_a_row_a_head_and_probe_below_the_claims(roles, direct, tmp_path):

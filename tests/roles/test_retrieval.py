@@ -237,7 +237,9 @@ def test_models_that_do_not_write_one_text_are_refused(fresh):
     asked = ("the cat sat", NEEDLE, QUESTION)
     with pytest.raises(ModelError, match=r"BertModel .* cannot generate: it has no language-model head"):
         retrieval_scores(loaded(tiny_bert(seed=draw(fresh))), *asked, lengths=(3,))
-    with pytest.raises(ModelError, match=r"reads in an encoder and writes in a decoder: retrieval heads are of models"):
+    with pytest.raises(
+        ModelError, match=r"reads in an encoder and writes in a decoder: retrieval heads belong to " "models"
+    ):
         retrieval_scores(loaded(tiny_t5(seed=draw(fresh))), *asked, lengths=(3,))
     bare = mh.load(tiny_gpt2(seed=draw(fresh)), tokenizer=False, name="bare")
     with pytest.raises(ModelError, match=r"bare has no tokenizer, so it cannot be asked anything"):

@@ -256,7 +256,7 @@ REFUSED = [
     ("llama-3-70b", "6x80GB", {}, ShapeError, r"^tensor=6: 64 heads on 8 key/value heads .* Use one of \[1, 2, 4, 8,"),
     ("llama-2-7b", "3x80GB", {}, ShapeError, r"^tensor=3: 32 heads of llama-2-7b do not divide over 3 GPUs"),
     ("gpt2", "16x80GB", {"pipeline": 16}, ShapeError, "^pipeline=16: gpt2 has 12 layers, and a stage has at least one"),
-    ("gpt2", "4x80GB", {"pipeline": 3}, ShapeError, r"^pipeline=3: 4 GPUs do not divide .* Use one of \[1, 2, 4\]"),
+    ("gpt2", "4x80GB", {"pipeline": 3}, ShapeError, r"^pipeline=3: 4 GPUs cannot be divided .* Use one of \[1, 2, 4\]"),
     ("gpt2", "4x80GB", {"tensor": 3}, ShapeError, "^tensor=3 times pipeline=1 is 3, and gpus= says 4"),
     ("gpt2", "80GB", {"block": 0}, ShapeError, "block=0: give a whole number, 1 or more"),
     ("gpt2", "80GB", {"prefix": 2000}, ShapeError, "^prefix=2000: texts of context=1,024 tokens have at least"),
@@ -273,8 +273,10 @@ def test_what_cannot_be_placed_is_refused_in_one_line(name, gpus, options, kind,
 
 def test_what_cannot_be_told_and_what_streams_is_refused():
     untold = replace(preset("gpt2"), untold=(("cache", "nobody looked"),))
-    refuses(ModelError, "cannot be told of gpt2, for its cache cannot: nobody looked", size(untold).on, "80GB")
+    refuses(ModelError, "is not known for gpt2, since its cache is not: nobody looked", size(untold).on, "80GB")
     whole = replace(preset("gpt2"), untold=(("parts", "a spec says less"),))
     refuses(ModelError, "^tensor=2: how gpt2 would be divided cannot be told", size(whole).on, "2x80GB")
     assert size(whole, batch=1).on("80GB").fits
-    refuses(ShapeError, "^streaming: what streams is counted for one", size("gpt2", streaming=0.5, recent=9).on, "80GB")
+    refuses(
+        ShapeError, "^streaming: streaming heads are counted for one", size("gpt2", streaming=0.5, recent=9).on, "80GB"
+    )

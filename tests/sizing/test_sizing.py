@@ -400,8 +400,8 @@ REFUSED = [
     (("gpt2",), {"streaming": 1.5}, ShapeError, r"streaming=1.5: give the share of key/value heads that stream"),
     (("gpt2",), {"streaming": 0.5, "recent": 0}, ShapeError, r"recent=0: give a whole number, 1 or more"),
     (("gpt2",), {"streaming": 0.5, "sink": -1}, ShapeError, r"sink=-1: give a whole number, 0 or more"),
-    (("bert-base",), {"streaming": 0.5}, ShapeError, r"no head of bert-base has a cache of its own of over 384 tokens"),
-    (("deepseek-v3",), {"streaming": 0.5}, ShapeError, r"no head of deepseek-v3 has a cache of its own"),
+    (("bert-base",), {"streaming": 0.5}, ShapeError, r"no head of bert-base has its own cache of more than 384 tokens"),
+    (("deepseek-v3",), {"streaming": 0.5}, ShapeError, r"no head of deepseek-v3 has its own cache"),
     (("deepseek-v3",), {"num_kv_heads": 8}, ShapeError, r"caches latents \(MLA\), which all heads share"),
     ((spec_of(),), {"num_kv_heads": 3}, ShapeError, r"mine cannot be changed: a spec says how attention is shaped"),
     ((spec_of(sites=()),), {}, ShapeError, r"the spec of mine has no attention to size. Give the model itself"),
@@ -591,7 +591,7 @@ def test_a_memory_is_bytes_or_a_number_with_its_unit(unchecked_types):
 
 def test_what_fits_is_not_guessed_where_the_cache_cannot_be_told():
     untold = replace(preset("gpt2"), untold=(("cache", "nobody looked"),))
-    with pytest.raises(ModelError, match="what fits cannot be told of gpt2, for its cache cannot: nobody looked."):
+    with pytest.raises(ModelError, match="what fits is not known for gpt2, since its cache is not: nobody looked."):
         size(untold).fits("24 GB")
 
 
@@ -665,7 +665,7 @@ def test_a_family_without_a_row_says_what_would_be_needed(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "'jamba' is not among the" in done.stdout
-    assert "With transformers installed, what it knows can be built and measured." in done.stdout
+    assert "With transformers installed, models that it knows can be built and measured." in done.stdout
 
 
 def test_the_command(tmp_path):

@@ -418,7 +418,7 @@ def test_a_bare_module_is_measured_by_what_needs_no_words(fresh):
     shared = [name for name in want.names if name in got.names]
     assert "entropy" in shared
     assert_same(got, want, shared)
-    with pytest.raises(StatisticError, match="asked of words or of the model's weights"):
+    with pytest.raises(StatisticError, match="about words or the model's weights"):
         measure_recording(mh.record_call(layer, x), ["punctuation_mass"])
     with pytest.raises(ShapeError, match="text=1 is not in this recording: it holds 1 texts"):
         measure_recording(mh.record_call(layer, x), text=1)

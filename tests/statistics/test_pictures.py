@@ -147,7 +147,7 @@ def test_known_maps_have_known_entropies():
 def test_without_pictures_they_are_refused_by_name_and_no_part_of_a_pattern(reading, fresh):
     lm = reading("llava")
     for request in ("image_mass", ["entropy", "spatial_entropy"]):
-        with pytest.raises(StatisticError, match="is about the pictures in a text, and here are none: give mh.Inputs"):
+        with pytest.raises(StatisticError, match="is about the pictures in a text, and there are none: give mh.Inputs"):
             mh.measure(lm, QUESTION, request)
     assert not set(OF_IMAGES) & {statistic.name for statistic in choose("*_mass")}
     assert not set(OF_IMAGES) & {statistic.name for statistic in choose("all")}
@@ -155,7 +155,7 @@ def test_without_pictures_they_are_refused_by_name_and_no_part_of_a_pattern(read
     assert {"image_mass", "border_mass"} <= with_images
     default = mh.measure(lm, mh.Inputs(QUESTION, image=some_picture(fresh)))
     assert [name for name in OF_IMAGES if name in default.names] == ["image_mass", "border_mass", "spatial_entropy"]
-    with pytest.raises(StatisticError, match="is about the pictures in a text, and here are none"):
+    with pytest.raises(StatisticError, match="is about the pictures in a text, and there are none"):
         measure_recording(mh.record(lm, QUESTION), "border_mass")
     with pytest.raises(StatisticError, match="kinds= and sinks= are about a text's tokens"):
         mh.measure(lm, mh.Inputs(QUESTION, image=some_picture(fresh)), kinds=True)

@@ -107,7 +107,9 @@ def test_what_was_never_counted_is_nan_and_not_zero():
 
 @pytest.mark.parametrize("shape", [(HEADS + 1, NAMES), (HEADS, NAMES + 2)], ids=["other heads", "other statistics"])
 def test_sums_of_other_shapes_do_not_add(shape):
-    with pytest.raises(StatisticError, match=r"sums of shape \(2, 5, 3, 101\) and .* do not add: measure the same"):
+    with pytest.raises(
+        StatisticError, match=r"sums of shape \(2, 5, 3, 101\) and .* cannot be added: measure the " "same"
+    ):
         _ = Sums.empty(HEADS, NAMES) + Sums.empty(*shape)
 
 

@@ -338,7 +338,7 @@ def test_what_cards_share_stays_measured_for_other_heads_and_losses_do_not(minil
     assert other.composition is first and len(steps) == 1 and other.requested == (Head.parse("L1H2"),)
     assert "losses" not in vars(other) and other.missing == {}
     loaded_again = mh.load("minilm", device="cpu")
-    with pytest.raises(ModelError, match="not of this model"):
+    with pytest.raises(ModelError, match="not to this model"):
         cards(loaded_again, "L1H2", measured=measured)
 
 

@@ -289,7 +289,9 @@ def test_what_is_no_word_is_said():
     for spans in ([(0, 2), (1, 3)], [(3, 4), (0, 1)], [(2, 2)], [(0, 99)], [(-1, 2)]):
         message = r"of text 1 does not fit: spans are \(begin, end\) of characters, in order"
         refuses(TextError, message, Words.of, tokens, [[(0, 1)], spans])
-    with pytest.raises(TextError, match="spans were given, but this recording knows no offsets to lay them on"):
+    with pytest.raises(
+        TextError, match="spans were given, but this recording has no character offsets to match them with"
+    ):
         Words.of(replace(tokens, offsets=None), [[(0, 1)], [(0, 1)]])
 
 

@@ -551,7 +551,7 @@ def test_options_and_other_models_are_refused_by_one_line(fresh, unchecked_types
         refuses(PlanError, r"tau=.* is not a limit for a score: give a number above 0", mh.QKClip, model, tau=tau)
     for alpha in (-0.1, 1.5):
         refuses(PlanError, r"alpha=.* is not a share of the clip", mh.QKClip, model, alpha=alpha)
-    with pytest.raises(ModelError, match=r"a torch module is watched, not a LoadedModel"):
+    with pytest.raises(ModelError, match=r"watch a torch module, not a LoadedModel"):
         mh.QKClip(mh.models.LoadedModel.__new__(mh.models.LoadedModel))
     llama = tiny_llama(seed=draw(fresh))
     mine, others = torch.optim.SGD(llama.parameters(), 0.1), torch.optim.SGD(tiny_llama().parameters(), 0.1)

@@ -193,7 +193,7 @@ def check_attention(
         places = ", ".join(f"{name} is {x.dtype} on {x.device}" for name, x in {"q": q, "k": k, "v": v}.items())
         raise ShapeError(f"{places}: they must be alike. Convert them, as in k.to(q).")
     if not q.is_floating_point():
-        raise ShapeError(f"q, k and v are {q.dtype}: attention is of floating-point numbers. Convert them: q.float().")
+        raise ShapeError(f"q, k and v are {q.dtype}: attention needs floating-point numbers. Convert them: q.float().")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
             f"q has head width {q.shape[-1]} and k has {k.shape[-1]}: they are multiplied, so must be equal."
@@ -208,7 +208,7 @@ def check_attention(
         check_groups(q.shape[1], k.shape[1])
     check_softcap(softcap)
     if sinks is not None and sinks.shape != q.shape[1:2]:
-        raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink a query head, ({q.shape[1]},).")
+        raise ShapeError(f"sinks has shape {tuple(sinks.shape)}: give one sink for each query head, ({q.shape[1]},).")
     for name, extra in {"sinks": sinks, "bias": bias}.items():
         if extra is not None and extra.device != q.device:
             raise ShapeError(f"{name} is on {extra.device} and q on {q.device}: move one, as in {name}.to(q.device).")

@@ -64,7 +64,7 @@ class LargestScores:
 
     `finished` as the softmax sees it; `uncapped` is the largest `scale * q.k` of the same visible cells, before softcap
     and bias (None where it was not wanted and would have cost more rows). `rows_read` of `num_rows`, over all texts
-    and heads. Of sampled `rows` both are lower bounds.
+    and heads. Both are lower bounds where `rows` are sampled.
     """
 
     finished: Float[Tensor, "b h"]
@@ -165,7 +165,7 @@ def largest_scores(
     - `uncapped`: whether the largest before softcap and bias is wanted; if not, it is None where it would cost
       anything.
     - `weights`: each row's largest weight, of the same lse, where a pass over the map has computed it in q's dtype
-      (float32 at least): then few rows are read of even heads, too.
+      (float32 at least): then few rows are read of even heads as well.
 
     Without softcap and bias the two are one. A softcap is monotone, but far above it all scores round to the cap, and
     the lse no longer tells which is largest: `uncapped` then reads on until no row's norms allow more. With a bias the
@@ -436,7 +436,7 @@ class _Search:
             self.raw[pairs] = torch.maximum(self.raw[pairs], scores.amax((-1, -2)))
             return
         if self.uncapped:
-            # A bias that hides a cell (-inf, or the lowest number of a dtype) hides its score here, too.
+            # A bias that hides a cell (-inf, or the lowest number of a dtype) hides its score here as well.
             hides = bias <= torch.finfo(bias.dtype).min / 2
             visible = scores.masked_fill(hides if hidden is None else hides | hidden, -torch.inf)
             self.raw[pairs] = torch.maximum(self.raw[pairs], visible.amax((-1, -2)))

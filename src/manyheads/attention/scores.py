@@ -92,7 +92,7 @@ def exact_arithmetic() -> Generator[None]:
 
     Autocast would round float32 factors to bfloat16, TF32 to ten bits: an lse that the model's kernel computed would no
     longer fit the scores, and no row would add up to 1. The setting for TF32 is the process's: what another thread
-    multiplies meanwhile is exact, too.
+    multiplies meanwhile is exact as well.
     """
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     matmul = torch.backends.cuda.matmul

@@ -12,7 +12,7 @@ def check_groups(num_heads: int, num_kv_heads: int, whose: str = "") -> None:
     if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ShapeError(
             f"{whose}{': ' * bool(whose)}{num_heads=} is not a multiple of {num_kv_heads=}: every key/value head must "
-            f"serve equally many query heads. Use one of {divisors(num_heads)}."
+            f"serve the same number of query heads. Use one of {divisors(num_heads)}."
         )
 
 

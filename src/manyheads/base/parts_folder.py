@@ -70,7 +70,7 @@ def locked(path: str | os.PathLike[str], busy: Exception) -> Generator[None]:
     """Hold the lock of a folder, or of a file that is made where there is none, while the block runs.
 
     A lock that a killed process left is no lock: the file may stay, and the next holder takes it. Threads of one
-    process exclude each other, too. Errors: `busy` where it is held already; OSError where `path` cannot be opened.
+    process exclude each other as well. Errors: `busy` where it is held already; OSError where `path` cannot be opened.
     """
     is_folder = os.path.isdir(path)
     if is_folder and os.name == "nt":  # Windows opens no folders: whoever starts twice there is not refused

@@ -256,7 +256,7 @@ class Measured:
     def shown(self, head: Head) -> list[Shown]:
         """How much of what its label says a head does on each text of the pool with at least `ROWS` rows that can.
 
-        The most comes first. Without a label that says where: how much it looks at other tokens than itself and the
+        The most comes first. Without a label that says where: how much it looks at tokens other than itself and the
         sinks. The link is of a row that sees several tokens.
         """
         if self.pool is None or head.stack == CROSS:

@@ -101,7 +101,7 @@ class TextMap:
 
 @dataclass(frozen=True)
 class Card(Shown):
-    """What is known of one head of a model.
+    """What is known about one head of a model.
 
     - `model`, `head`: which.
     - `place`: its layer, its number there, and the heads that share its keys and values, in words.

@@ -85,7 +85,7 @@ def cards(
     chosen = lm.spec.heads.heads if heads is None else lm.spec.select(heads).heads
     if measured is not None and measured.lm is not lm:
         raise ModelError(
-            f"measured= is of {measured.lm.name} as it was loaded then, and not of this model: leave it out."
+            f"measured= belongs to {measured.lm.name} as it was loaded then, and not to this model: leave it out."
         )
     folder = folder_of(lm) if remember else None
     made = remembered(folder, chosen)

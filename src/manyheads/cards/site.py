@@ -102,7 +102,7 @@ def write_cards(folder: str | os.PathLike[str], cards: Sequence[Card], *, title:
             page = pages.get_template("card.html").render(
                 **shared, root="../", card=card, slug=slug(card.model), style=style_of(card.role),
                 before=before, after=after, maps=[map_of(one) for one in card.maps],
-                maps_note="Each was chosen as one on which the head does much of it: they do not show how often.",
+                maps_note="They were chosen because the head does this most on them, not to show how often it does.",
                 sections=[section_of(section, card, addresses) for section in card.sections],
             )  # fmt: skip
             (place / INSIDE / addresses[key_of(card)]).write_text(page, encoding="utf-8")

@@ -129,15 +129,15 @@ class Attribution(Plotted, Tabular, NotIterated):
         outputs and the output projection (a gate), so that a key's part is not known.
         """
         if self.keys is None:
-            raise StatisticError("keys were not kept: ask logit_attribution(..., keys=True).")
+            raise StatisticError("keys were not kept: call logit_attribution(..., keys=True).")
         if not 0 <= text < len(self.keys):
             raise StatisticError(f"{text=}: there are {len(self.keys)} texts, from 0.")
         place = self.components[self._place(head)]
         head = Head.parse(place)
         if (head.stack, head.layer) not in self.keys[text]:
             raise ModelError(
-                f"{head}: between what its layer's heads give and what the output projection reads something else acts "
-                f"(a gate, a norm), so its row cannot be split by key."
+                f"{head}: something else (a gate, a norm) acts between its layer's heads and the output projection, "
+                f"so its row cannot be split by key."
             )
         tokens, weights, values = self.keys[text][head.stack, head.layer]
         rows = zip(tokens, weights[head.index].tolist(), values[head.index].tolist(), strict=True)
@@ -221,7 +221,7 @@ def logit_attribution(
     """What each component adds to the logit of an answer, or to the difference of two, at a position of each text.
 
     - `lm`: a loaded model.
-    - `texts`: what is read; no windows are made of a long text.
+    - `texts`: what is read; a long text is not cut into windows.
     - `answers`: a word as the tokenizer has it (of most decoders with its blank, " Paris") or a token's id; a pair (a
       tuple) means the first's logit less the second's; a list has one of either for each text.
     - `position`: of the token whose prediction is read, one for all texts or one for each, from the end where negative,
@@ -287,7 +287,7 @@ def _answers(lm: LoadedModel, answers: AnswersLike, count: int, first: bool) -> 
         if isinstance(answer, tuple):
             if len(answer) != 2:
                 raise TextError(
-                    f"answer {answer!r} has {len(answer)} parts: a pair has two, the first less the second."
+                    f"answer {answer!r} has {len(answer)} parts, but a pair has two: the first minus the second."
                 )
             listed.append((token_of(lm, answer[0], first), token_of(lm, answer[1], first)))
         else:
@@ -344,7 +344,7 @@ def _one_batch(
     if not isinstance(logits, Tensor) or logits.ndim != 3:
         kind = "no logits" if logits is None else f"logits of shape {tuple(logits.shape)}"
         raise ModelError(
-            f"{lm.name} ({type(lm.model).__name__}) gives {kind}, and a logit is what a component adds to: load a "
+            f"{lm.name} ({type(lm.model).__name__}) gives {kind}, and attribution explains a logit: load a "
             f"model that predicts tokens (…ForCausalLM, …ForMaskedLM, …ForConditionalGeneration)."
         )
     with torch.enable_grad(), exact_arithmetic():
@@ -372,8 +372,8 @@ def _one_batch(
         worst = int((off / allowed).argmax())
         raise ModelError(
             f"{lm.name} ({type(lm.model).__name__}): the rows add up to {float(total.double().sum(0)[worst]):.6g} and "
-            f"the model's logit is {float(logit[worst]):.6g}: something enters its residual stream that is not known "
-            f"here, so nothing is attributed."
+            f"the model's logit is {float(logit[worst]):.6g}: something that is not known here enters its residual "
+            f"stream, so nothing is attributed."
         )
     splits = _by_key(reached, batch, rows, place_index, values) if keys else [{}] * len(answers)
     table = total.double().cpu().tolist()
@@ -423,8 +423,8 @@ def logits_of(
     factor = 1.0 if abs(factor - 1) < 1e-5 else factor
     if not bool((factor * before - own_logits).abs().amax() <= tolerance):
         raise ModelError(
-            f"{lm.name}: what follows the unembedding is neither a factor nor a cap that the config names: what its "
-            f"heads add to a logit is not known."
+            f"{lm.name}: the step after the unembedding is neither a factor nor a cap that the config names, so what "
+            f"its heads add to a logit is not known."
         )
     how = "the model's own logit"
     return raw, factor, how if factor == 1 else f"{how}, {factor:.6g} of what the unembedding gives"

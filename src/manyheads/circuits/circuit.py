@@ -18,9 +18,9 @@ what was done. Every number that a `Circuit` holds is of patches.
 keys and values, with all other heads held (`path_effect`), on the pairs that measure the circuit.
 
 A set that was searched for fits the pairs on which it was. So half of the pairs are held out where there are enough,
-and the circuit is measured on these, beside random sets of as many heads. `without` is the other side, completeness:
-the same number when the circuit's heads alone are corrupted. Where it is near 0, nothing outside does the circuit's
-work.
+and the circuit is measured on these, beside random sets of the same number of heads. `without` is the other side,
+completeness: the same number when the circuit's heads alone are corrupted. Where it is near 0, nothing outside does the
+circuit's work.
 
 Sources: Wang et al. 2023, Interpretability in the Wild, section 4 (faithfulness, completeness, minimality); Conmy et
 al. 2023, ACDC (greedy removal by patching).
@@ -177,7 +177,7 @@ def find_circuit(
     - `lm`: a loaded model.
     - `clean`: the clean texts, as in `patch`.
     - `corrupted`: the corrupted texts, as in `patch`.
-    - `metric`: what is read of an answer, as in `patch`.
+    - `metric`: the number read from an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `keep`: the least faithfulness, above 0, at most 1.
     - `estimator`: what puts heads in order before some are removed: "exact" patches, or the "gradient" until 40 are
@@ -267,7 +267,7 @@ def measure_circuit(
     - `clean`: the clean texts, as in `patch`.
     - `corrupted`: the corrupted texts, as in `patch`.
     - `heads`: these run alone: all others of the clean run hold their corrupted outputs.
-    - `metric`: what is read of an answer, as in `patch`.
+    - `metric`: the number read from an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `first_token`: read the first token of an answer that has several.
     - `random_sets`: how many sets of the same number of random heads are measured beside it.
@@ -291,7 +291,7 @@ def measure_circuit(
 def _measured(
     measure: _Measure, circuit_heads: Sequence[Head], random_sets: int, generator: np.random.Generator
 ) -> Circuit:
-    """A set of heads run alone and left out, beside random sets of as many; nobody searched for it."""
+    """A set of heads run alone and left out, beside random sets of the same size; nobody searched for it."""
     heads, count = list(measure.lm.spec.heads), len(circuit_heads)
     sets = [[heads[index] for index in generator.choice(len(heads), count, replace=False)] for _ in range(random_sets)]
     outside = [[head for head in heads if head not in members] for members in (circuit_heads, *sets)]

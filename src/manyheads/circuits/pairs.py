@@ -1,9 +1,9 @@
 """Pairs of texts, clean and corrupted, that a model reads token by token alike, and what it answers on each.
 
 Patching takes numbers of one run into another: position 7 of the one must be position 7 of the other. So both texts of
-a pair have as many tokens, and a batch holds pairs of one length, without padding. A metric is one number a text: of
-the answer's logit, at the place where the answer belongs. That is the row after which a decoder would write on, or the
-mask of a masked language model.
+a pair have the same number of tokens, and a batch holds pairs of one length, without padding. A metric is one number a
+text: of the answer's logit, at the place where the answer belongs. That is the row after which a decoder would write
+on, or the mask of a masked language model.
 
 An answer given as a word is the token with which it continues the text, leading space and all; `read_answers` says
 which token that is. Words of several tokens are refused unless their first one is asked for.
@@ -78,7 +78,7 @@ def read_pairs(
     corrupted: InputsLike | Mapping[str, Tensor],
     num_tokens: int,
 ) -> Pairs:
-    """Both texts of each pair, tokenised and held against each other; `num_tokens` of a batch.
+    """Both texts of each pair, tokenised and compared with each other; `num_tokens` of a batch.
 
     `clean` and `corrupted`: a text each, or a list of texts each; of an encoder-decoder a text may be a (source,
     target). Or ready inputs, a mapping or a list of mappings each, every mapping a batch without padding.
@@ -112,7 +112,7 @@ def read_pairs(
 
 
 def _require_aligned(clean: Piece, corrupted: Piece, name: str) -> None:
-    """Errors: TextError where the two have not as many tokens, with the tokens around the first difference."""
+    """Errors: TextError where the numbers of tokens differ, with the tokens around the first difference."""
     sides = [(clean, corrupted)]
     if clean.target is not None and corrupted.target is not None:
         sides.append((clean.target, corrupted.target))
@@ -127,7 +127,7 @@ def _require_aligned(clean: Piece, corrupted: Piece, name: str) -> None:
                 f"{name}: the clean text has {len(clean_side.ids)} tokens and the corrupted one "
                 f"{len(corrupted_side.ids)}, and patching takes each position's numbers from the same position. They "
                 f"first differ at token {first}: clean {' '.join(map(repr, clean_side.pieces[around]))}, corrupted "
-                f"{' '.join(map(repr, corrupted_side.pieces[around]))}. Choose words of as many tokens."
+                f"{' '.join(map(repr, corrupted_side.pieces[around]))}. Choose words with the same number of tokens."
             )
     if all(clean_side.ids == corrupted_side.ids for clean_side, corrupted_side in sides):
         raise TextError(f"{name}: the clean and the corrupted text have the same tokens, so nothing can be patched.")
@@ -174,7 +174,7 @@ def _paired(
 def _ready(lm: LoadedModel, clean: Inputs, corrupted: Inputs) -> Pairs:
     """Ready inputs, each mapping a batch. Errors: TextError for padding, or other shapes on either side."""
     if clean.ready is None or corrupted.ready is None:
-        raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
+        raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is not.")
     sides = [read(lm, side).ready for side in (clean, corrupted)]
     lengths: list[int] = []
     for clean_batch, corrupted_batch in zip(*sides, strict=True):
@@ -185,7 +185,7 @@ def _ready(lm: LoadedModel, clean: Inputs, corrupted: Inputs) -> Pairs:
             raise TextError(f"clean inputs {shapes[0]} and corrupted ones {shapes[1]}: their shapes must be equal.")
         for batch in (clean_batch, corrupted_batch):
             if any("mask" in name and x.ndim == 2 and not bool(x.all()) for name, x in batch.inputs.items()):
-                raise TextError("inputs to patch have no padding: give texts of one length in a batch.")
+                raise TextError("inputs to patch must have no padding: give texts of one length in a batch.")
         first = next(iter(clean_batch.inputs.values()))
         lengths += [first.shape[1] if first.ndim > 1 else 1] * len(clean_batch.places)
     rows: Tensor | None = torch.full((len(lengths),), -1, device="cpu")
@@ -273,8 +273,8 @@ def _token_of(lm: LoadedModel, pairs: Pairs, text: int, answer: Answer, first_to
     if len(ids) > 1 and not first_token:
         names = " ".join(_named(lm, token) for token in ids)
         raise TextError(
-            f"the answer {answer!r} is {len(ids)} tokens here ({names}), and a logit is of one: choose a word of one "
-            f"token, or read its first one, first_token=True."
+            f"the answer {answer!r} is {len(ids)} tokens here ({names}), and a logit belongs to one: choose a word of "
+            f"one token, or read only its first, first_token=True."
         )
     if ids[0] == getattr(lm.tokenizer, "unk_token_id", None):
         raise TextError(f"the answer {answer!r} is not a word of {lm.name}'s vocabulary: choose another.")
@@ -322,7 +322,7 @@ def metric_of(
     """
     if callable(metric):
         if answers is not None:
-            raise TextError("answers= is for the metrics by name: a function of your own reads what it needs.")
+            raise TextError("answers= is for named metrics: a function of your own reads what it needs by itself.")
         return choose_metric(lm, metric)[0], pairs, {"metric": "a function of your own"}
     one_of("metric", metric, METRICS, StatisticError, more=OR_OWN)
     kind = lm.predicts

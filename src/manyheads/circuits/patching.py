@@ -435,7 +435,7 @@ class Patching(PerHeadResult):
     def agreement(self, other: Patching) -> float:
         """Spearman's rank correlation of two patchings of the same heads and positions. Errors: StatisticError."""
         if self.chosen != other.chosen or self.values.shape != other.values.shape:
-            raise StatisticError("these two patchings are of different heads or positions: compare like with like.")
+            raise StatisticError("these two patchings have different heads or positions: compare like with like.")
         return rank_correlation(self.values.reshape(-1), other.values.reshape(-1))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -515,7 +515,7 @@ def patch(
 
     - `lm`: a loaded model.
     - `clean`: a text, or a list of texts for many pairs; also ready inputs (mappings).
-    - `corrupted`: the same for the corrupted run; each text has as many tokens as its clean one.
+    - `corrupted`: the same for the corrupted run; each text has the same number of tokens as its clean one.
     - `metric`: "logit_diff" (of `answers`, right and wrong), "logit", "prob" and "loss" (-log probability) of the right
       answer, "kl" (KL of the clean run's prediction to this one), or a function (outputs, inputs) that returns one
       number a text.
@@ -553,7 +553,9 @@ def patch(
     require_counts(num_tokens, seed)
     whole("controls", controls, 0, StatisticError, "0 or more random heads")
     if estimator == "gradient" and what in PLACES:
-        raise StatisticError(f"what={what!r}: the estimator 'gradient' is of heads: use 'exact', layers are few.")
+        raise StatisticError(
+            f"what={what!r}: the estimator 'gradient' is for heads: use 'exact', since layers are few."
+        )
     work = _PairBatches(
         lm, clean, corrupted, metric, answers, what, direction, positions, heads, estimator, first_token, controls,
         seed, num_tokens,
@@ -825,7 +827,7 @@ class _PairBatches(Items):
         places = Places.of(self.lm.model, self.lm.spec, self.what)
         layers = written(self.heads) if self.heads is not None else ", ".join(layer_name(*x) for x in places.modules)
         if not layers or "H" in layers.replace(":", ""):
-            raise StatisticError(f"heads={self.heads!r}: {self.what!r} is of layers: write 'L3', or 'L3-5'.")
+            raise StatisticError(f"heads={self.heads!r}: {self.what!r} belongs to layers: write 'L3', or 'L3-5'.")
         return tuple(LayerPlace(*layer, self.what) for layer in places.chosen(layers))
 
     @cached_property
@@ -842,7 +844,7 @@ class _PairBatches(Items):
 
     @cached_property
     def controls_drawn(self) -> list[Patch]:
-        """Patches of heads drawn at random, which take numbers of an unrelated text."""
+        """Patches of heads drawn at random, which take numbers from an unrelated text."""
         first = self.question[1].batches[0][0]
         if not self.controls or unrelated(self.lm, first, 1, torch.Generator()) is None:
             return []
@@ -928,7 +930,7 @@ def _positions(lm: LoadedModel, pairs: Pairs, positions: str | Sequence[int]) ->
         return None
     if any(site.stack == CROSS for site in lm.spec.sites):
         raise StatisticError(
-            f"positions={positions!r}: {lm.name} reads two texts, and a position would not say of which: use 'all'."
+            f"positions={positions!r}: {lm.name} reads two texts, and a position would not say in which: use 'all'."
         )
     if positions != "each" and (
         isinstance(positions, str) or not isinstance(positions, Sequence) or not len(positions)
@@ -946,7 +948,7 @@ def _positions(lm: LoadedModel, pairs: Pairs, positions: str | Sequence[int]) ->
         if positions == "each":
             return None
     if wrong := [place for place in positions if not -length <= place < length]:
-        raise StatisticError(f"position {wrong[0]!r} is none of a text of {length} tokens: 0 to {length - 1}, or -1.")
+        raise StatisticError(f"position {wrong[0]!r} is not in a text of {length} tokens: 0 to {length - 1}, or -1.")
     # Counted from the start where that is one place in all texts: -1 and the last number are the same position.
     return tuple(dict.fromkeys(place % length if max(pairs.lengths) == length else place for place in positions))
 

@@ -201,7 +201,7 @@ def path_effect(
     - `sender`: one head, or several together.
     - `receiver`: the head that reads.
     - `channel`: by what it reads: "q", "k" or "v".
-    - `metric`: what is read of an answer, as in `patch`.
+    - `metric`: the number read from an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `direction`: "denoise" or "noise", as in `patch`.
     - `first_token`: read the first token of an answer that has several.
@@ -238,7 +238,7 @@ def path_effects(
     - `receiver`: the head that reads.
     - `senders`: one head or several together, each; None: every earlier head by itself.
     - `channels`: by what it reads: of "q", "k" and "v".
-    - `metric`: what is read of an answer, as in `patch`.
+    - `metric`: the number read from an answer, as in `patch`.
     - `answers`: the answers, as in `patch`.
     - `direction`: "denoise" or "noise", as in `patch`.
     - `first_token`: read the first token of an answer that has several.

@@ -48,7 +48,7 @@ from manyheads.spec import ModelSpec, Site
 NORM_FIT = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 5e-2}
 """How far a norm's output may be from a scale, a gain and a bias times its input, as a share of the output.
 
-In float64, too, many models compute their norms in float32.
+In float64 as well, many models compute their norms in float32.
 """
 LINEAR = re.compile(
     r"(Add|Sub|Neg|View|UnsafeView|ReshapeAlias|Reshape|Clone|Slice|Select|Index|IndexSelect|Alias|ToCopy|T|Transpose|"
@@ -121,8 +121,8 @@ def norm_form(module: nn.Module, x: Float[Tensor, "*rows m"], y: Float[Tensor, "
     if not best[0] <= NORM_FIT[x.dtype]:
         raise ModelError(
             f"{path} ({type(module).__name__}) is not a norm that is known: its output is "
-            f"{best[0]:.2g} of its length away from a scale times its input, gain and bias. What "
-            f"passes through it cannot be attributed."
+            f"{best[0]:.2g} of its length away from a scale times its input, gain and bias. Nothing "
+            f"that passes through it can be attributed."
         )
     return best[1]
 

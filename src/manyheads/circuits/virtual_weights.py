@@ -192,7 +192,9 @@ def composition(
     require_loaded(lm)
     require_all_heads(lm.model, lm.name, "composition")
     if texts is None and (writers is not None or readers is not None):
-        raise HeadError("writers= and readers= are of pairs that are measured on texts: give texts, or leave them out.")
+        raise HeadError(
+            "writers= and readers= are for pairs that are measured on texts: give texts, or leave them out."
+        )
     spec: ModelSpec = lm.spec
     with torch.no_grad(), exact_arithmetic():
         matrices, width, notes = _matrices(lm)

@@ -409,7 +409,7 @@ def attribute(
     if text or file is not None or targets is not None:
         texts = given_texts(talk, text or [], file, lines, model, targets)
     if answer is None and (texts is not None or versus is not None):
-        raise TextError("no answer was given: give the token whose logit it is, as in --answer ' word'.")
+        raise TextError("no answer was given: give the token whose logit is explained, as in --answer ' word'.")
     lm = load_model(talk, ModelChoice(model, device, dtype))
     if texts is None:
         example = corpora.reading_of(lm).pairs[0]

@@ -65,7 +65,7 @@ GROUPS = {
     ),
     "Find out": (
         ("roles", "which head does what, and how surely"),
-        ("stats --list", "every statistic by name, a treebank's too"),
+        ("stats --list", "every statistic by name, also a treebank's"),
         ("compare A B", "two models or checkpoints: which heads differ"),
         ("importance", "what every head is worth"),
         (f"ablate {FINDING[0]}", "what is lost without it, beside random heads"),
@@ -103,7 +103,7 @@ MORE = {
 """Commands that are only named there, and the group of each in `--help`."""
 
 OTHER_NAMES = {"measure": "stats"}
-"""Commands that may be typed by the library's name, too."""
+"""Commands that may be typed by the library's name as well."""
 
 GONE_OPTIONS = {"--save": "--out"}
 """Options that were called otherwise, and their names now."""

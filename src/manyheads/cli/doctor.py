@@ -59,11 +59,11 @@ VARIABLES: Mapping[str, str] = MappingProxyType({  # and what each does where it
     "MANYHEADS_SEED": "tests: the seed of all random inputs, or fresh; without it each commit has its own",
     "MANYHEADS_CHROMIUM": "tests: the browser",
     "XDG_CACHE_HOME, XDG_STATE_HOME": "folders of all programs, where MANYHEADS_CACHE and MANYHEADS_STATE name none",
-    "HF_HUB_OFFLINE": "with 1, yes, true or on only models on this machine are loaded, and the hub is not asked",
+    "HF_HUB_OFFLINE": "1, yes, true or on: only models on this machine are loaded, and the hub is not asked",
     "TRANSFORMERS_OFFLINE": "read in place of HF_HUB_OFFLINE, where that is not set",
     "HF_HOME, HF_HUB_CACHE": "where models of the hub are kept",
-    "HF_ENDPOINT": "another hub is asked",
-    "HF_TOKEN": "who you are to the hub",
+    "HF_ENDPOINT": "the address of another hub",
+    "HF_TOKEN": "your login to the hub",
     "OMP_NUM_THREADS, MKL_NUM_THREADS": "how many threads compute: sums have another order, so last digits differ",
     "ATEN_CPU_CAPABILITY": "which instructions torch may use: slower, and last digits differ",
     "ONEDNN_DEFAULT_FPMATH_MODE, DNNL_DEFAULT_FPMATH_MODE, NVIDIA_TF32_OVERRIDE, TORCH_ALLOW_TF32_CUBLAS_OVERRIDE":
@@ -153,7 +153,7 @@ def examine() -> dict[str, list[Finding]]:
             if failed.package not in [finding.subject for finding in faults]:
                 words = MISSING if failed.missing else f"importing it fails with {in_words(failed.error)}"
                 sections[title].append(Finding(failed.package, words, "wrong", failed.remedy))
-            sections[title].append(Finding(title, f"not looked at, since that needs {failed.package}", "note"))
+            sections[title].append(Finding(title, f"not checked, since that needs {failed.package}", "note"))
     return {title: section for title, section in sections.items() if section}
 
 
@@ -339,7 +339,7 @@ def variables() -> list[Finding]:
             fault, remedy = refused(name, value)
             words += f": {fault or effects.get(name, 'nothing reads it')}"
             findings.append(Finding(name, words, "wrong" if fault else "note", remedy))
-    return findings or [Finding("variables", "none is set that would change a result")]
+    return findings or [Finding("variables", "none that would change a result is set")]
 
 
 def refused(name: str, value: str) -> tuple[str, str]:

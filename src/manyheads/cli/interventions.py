@@ -1,9 +1,9 @@
 """The commands that remove heads: `ablate` and `importance`, what heads are worth; `prune` and `convert`, for good.
 
-`manyheads ablate L3H7`: what is lost without some heads, beside as many chosen at random. `manyheads importance`: what
-every head is worth, which can go, and how far that goes. `manyheads prune` removes heads for good; `manyheads convert`
-merges key/value heads into fewer. Both save a checkpoint that was loaded in a fresh process and compared before it was
-kept.
+`manyheads ablate L3H7`: what is lost without some heads, beside the same number chosen at random. `manyheads
+importance`: what every head is worth, which can go, and how far that goes. `manyheads prune` removes heads for good;
+`manyheads convert` merges key/value heads into fewer. Both save a checkpoint that was loaded in a fresh process and
+compared before it was kept.
 """
 
 from __future__ import annotations
@@ -365,7 +365,7 @@ def importance(
     device: DeviceName = None,
     dtype: DtypeName = None,
 ) -> None:
-    """What every head is worth on some texts: which matter, and which can be removed.
+    """What every head is worth on some texts: which heads matter, and which can be removed.
 
     Importance holds for these texts and for one head at a time. For sets of heads: --curve, and manyheads ablate.
 
@@ -669,8 +669,8 @@ def to_remove(lm: LoadedModel, how_many: int | float | None, cache_bytes: int | 
                 continue
             return count
         raise PlanError(
-            f"--lowest {how_many:.4%} of the {len(spec.heads)} heads of {lm.name} is fewer than can "
-            f"be removed: give more."
+            f"--lowest {how_many:.4%} of the {len(spec.heads)} heads of {lm.name} is less than can "
+            f"be removed on its own: give more."
         )
     if how_many >= len(spec.heads) and not empty_layers:
         raise PlanError(f"--lowest {how_many} is all of the {len(spec.heads)} heads of {lm.name}: give fewer.")
@@ -712,7 +712,10 @@ def pruned_lines(pruned: PrunedModel, saved: Saved, chosen: Lowest | None) -> li
     ways = {"compact": f"{compact}: the heads cut out", "zeroed": f"{stock}: {zeros}"}
     lines += [
         ("checked", f"equals the model with these heads at zero, within {pruned.error:.1e} of the largest output"),
-        ("saved", f"{saved.folder}, {saved.form}: in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"),
+        (
+            "saved",
+            f"{saved.folder}, {saved.form}: tried in a fresh process on {saved.tried_on}, off by {saved.error:.1e}",
+        ),
         ("load it", ways.get(saved.form, stock)),
     ]
     small = units.gb(bytes_in(saved.folder))
@@ -831,7 +834,7 @@ def converted_lines(converted: Converted, saved: Saved) -> list[str]:
     """The same for people."""
     present = converted.before.sites[0].num_kv_heads
     errors = [f"L{layer} {error:.3f}" for layer, error in converted.error_by_layer.items()]
-    tried = f"in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"
+    tried = f"tried in a fresh process on {saved.tried_on}, off by {saved.error:.1e}"
     rows = [errors[begin : begin + ERRORS_A_LINE] for begin in range(0, len(errors), ERRORS_A_LINE)]
     return [
         clean(f"{converted.name}: {present} key/value heads of each layer merged into {converted.num_kv_heads}"),

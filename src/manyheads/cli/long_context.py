@@ -148,7 +148,7 @@ def split(
     if chosen_texts is None:
         count, times = OWN_TEXTS if by is not None or few_heads else FEW_TEXTS
         joined = long_texts(lm, count, int(times * (sink + recent)))
-        origin = f"{len(joined)} long texts, joined of {corpora.reading_of(lm).texts_are}; for your own, name files"
+        origin = f"{len(joined)} long texts, joined from {corpora.reading_of(lm).texts_are}; for your own, name files"
         chosen_texts = Source(joined, origin, own=True)
     if by is None and not few_heads:
         talk.note(f"ranked by needle: {num_kv_heads} key/value heads would take a pass each with --by effect")
@@ -240,7 +240,7 @@ def whole_lines(result: HeadSplit) -> list[tuple[str, str]]:
 
 
 FACT_WIDTH = 17
-ACTION_HELP = "export a saved split, or import a list of another project."
+ACTION_HELP = "export a saved split, or import a list from another project."
 PATH_HELP = "To export: a file that a split was saved to. To import: a list of heads, a file or folder."
 PLACE_HELP = "Where to export to: a folder for duo, else a file."
 TO_HELP = "To export: duo, headkv, lukv, minference, vllm-hook or llama.cpp."

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from manyheads.sizing import Fit, Sizing
 
 DEFAULT, BATCH = "llama-2-70b", 8
-BLOCK_HELP = f"Tokens of a block of the cache. Default: {Placement.default_block}."
-CHUNK_HELP = f"Tokens of prompts computed at once. Default: {Placement.default_chunk:,}."
+BLOCK_HELP = f"Tokens in a block of the cache. Default: {Placement.default_block}."
+CHUNK_HELP = f"Prompt tokens computed at once. Default: {Placement.default_chunk:,}."
 DTYPE_HELP = "Dtype of the weights: fp32, bf16, fp16, fp8, int8, int4, or published: as their config says."
 BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
@@ -112,7 +112,7 @@ def size(
     served = {"tensor": tensor, "pipeline": pipeline, "block": block, "prefix": prefix, "chunk": chunk}
     served = {name: number for name, number in served.items() if number is not None}
     if gpus is None and served:
-        raise ShapeError(f"{' and '.join(map(_option, served))}: said of GPUs that serve: add --gpus, as in 4x80GB.")
+        raise ShapeError(f"{' and '.join(map(_option, served))}: for GPUs that serve, so add --gpus, as in 4x80GB.")
     if gpus is not None and fits is not None:
         raise ShapeError("--gpus asks what fits on several GPUs, --fits what fits in one memory: leave one out.")
     # Who asks what fits asks for one text.
@@ -219,7 +219,7 @@ def print_page(
         sentence = (
             f"One more token of {texts}: {units.flops(step.flops)}, and "
             f"{units.gb(step.weight_bytes + step.cache_bytes)} read ({read}): {units.plain(step.intensity)} FLOPs a "
-            f"byte. GPUs do 100 to 300 in the time of a byte: below, memory sets the pace."
+            f"byte. A GPU does 100 to 300 FLOPs while it reads a byte: below that, memory sets the pace."
         )
         sections.append([Text("Decoding", style="bold"), *wrapped(sentence, console, "")])
     # What is counted, what was assumed, and what cannot be told.
@@ -278,7 +278,7 @@ def print_placement(sizing: Sizing, placement: Placement, written: Sequence[str]
     divided += f", in {placement.pipeline} stages" if placement.pipeline > 1 else ""
     notes = [
         f"{divided}. The cache in {ask.cache_dtype}, in blocks of {plural(placement.block, 'token')}; activations of "
-        f"{placement.chunk:,} tokens of prompts at once."
+        f"{placement.chunk:,} prompt tokens at once."
     ]
     heads = {attention.num_kv_heads for attention in sizing.architecture.attention if not attention.latent}
     of_each = {stage.num_kv_heads for stage in stages}

@@ -465,7 +465,7 @@ def compare(
     check_statistics(request, texts)
     first = load_model(talk, ModelChoice(a, device, dtype))
     second = first if a == b else load_model(talk, ModelChoice(b, device, dtype))
-    labels = {READINGS[0]: f"reading the texts by {a}", READINGS[1]: f"reading the texts by {b}"}
+    labels = {READINGS[0]: f"running the texts through {a}", READINGS[1]: f"running the texts through {b}"}
     with talk.steps() as steps:
 
         def begin(name: str) -> None:
@@ -518,7 +518,7 @@ def _page(
     if largest > 0:
         rows = {layer_name(stack, layer): values for (stack, layer), values in layers.items()}
         wide = max(map(len, rows))
-        scale = f"{shades[-1]} is up to {largest:.2g} nats; 0 is alike, 0.69 nothing in common"
+        scale = f"{shades[-1]} is up to {largest:.2g} nats; 0 is the same, 0.69 nothing in common"
         grid = [
             Text("How far apart the two maps of each head are", style="bold"),
             *(
@@ -629,7 +629,7 @@ def merge(
     if of_command == {True}:
         if "passages" in sums[0].reading and len(sums) == 1:
             raise StatisticError(
-                f"{files[0]} holds passages, which are only a part of roles: also give the files of texts."
+                f"{files[0]} holds passages, and roles need texts as well: also give the files of texts."
             )
         labelled = role_finder.roles_of(tables)
         if out is not None:

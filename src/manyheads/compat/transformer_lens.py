@@ -260,7 +260,7 @@ class Question:
             apart = total + num_cells - 2 * hits  # on a cell of D, |a - 1| is a + 1 - 2 a
         elif len(self.pattern) != length:
             raise ShapeError(
-                f"the detection pattern is of {len(self.pattern)} tokens, but text {text} has {length} (with what was "
+                f"the detection pattern is for {len(self.pattern)} tokens, but text {text} has {length} (with what was "
                 f"prepended): give a row and a column a token."
             )
         else:

@@ -74,7 +74,7 @@ def read_vllm_hook(
         try:
             q, k = (torch.cat([part[1][name][tensor] for part in parts], -1) for tensor in ("q", "k"))
         except RuntimeError as error:
-            raise RecordingError(f"{folder}: {name} has another shape in one rank than in another ({error}).") from None
+            raise RecordingError(f"{folder}: {name} has different shapes in different ranks ({error}).") from None
         q = q[:, None] if q.ndim == 2 else q
         num_heads = config["num_attention_heads"]
         if q.shape[-1] % num_heads or k.shape[-1] % (q.shape[-1] // num_heads):
@@ -89,8 +89,8 @@ def read_vllm_hook(
     lengths = parts[0][2] or [k_layers[0].shape[2]] * len(k_layers[0])
     if len(lengths) != len(q_layers[0]):
         raise RecordingError(
-            f"{folder}: {len(q_layers[0])} texts of q for {len(lengths)} lengths, as of a run that went on generating: "
-            f"save a run of prompts alone (max_tokens=1)."
+            f"{folder}: {len(q_layers[0])} texts of q for {len(lengths)} lengths, as from a run that went on "
+            f"generating: save a run of prompts alone (max_tokens=1)."
         )
     stored = config["attention_multiplier"]
     # What the worker writes where the config names no multiplier: of a width that it computed, not of the tensors'.
@@ -139,7 +139,9 @@ def _rank(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list
                 raise ValueError(f"{name}={config[name]!r}")
         config["attention_multiplier"] = float(config["attention_multiplier"])
     except FileNotFoundError as error:
-        raise FileAccessError(f"{folder} lacks {Path(error.filename).name}: it is no rank's folder of a run.") from None
+        raise FileAccessError(
+            f"{folder} lacks {Path(error.filename).name}: it is not a rank's folder from a run."
+        ) from None
     except (FileAccessError, RecordingError):
         raise
     except OSError as error:
@@ -147,7 +149,7 @@ def _rank(folder: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]], list
     except (
         KeyError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError, SafetensorError, EOFError
     ) as error:  # fmt: skip
-        raise RecordingError(f"{folder} is not what vLLM-Hook writes, or damaged: {error!r}.") from error
+        raise RecordingError(f"{folder} is not what vLLM-Hook writes, or is damaged: {error!r}.") from error
     return config, modules, lengths
 
 

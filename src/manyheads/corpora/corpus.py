@@ -155,9 +155,9 @@ def corpus_of(texts: Sequence[str], origin: str = "") -> Corpus:
 def as_corpus(texts: object) -> Corpus:
     """Texts as a corpus: a list, an iterator of strings or Documents, a corpus as it is.
 
-    A list is named by its contents and can be read again; an iterator has no key: it can be read once only. Of rows (a
-    `ray.data.Dataset`, a dataset of the datasets library) the column "text" is read (`corpus_of_rows`). An item that is
-    no text becomes a Document with a problem. Errors: TextError for an argument that holds no texts at all.
+    A list is named by its contents and can be read again; an iterator has no key: it can be read once only. From rows
+    (a `ray.data.Dataset`, a dataset of the datasets library) the column "text" is read (`corpus_of_rows`). An item that
+    is no text becomes a Document with a problem. Errors: TextError for an argument that holds no texts at all.
     """
     if isinstance(texts, Corpus):
         return texts
@@ -174,7 +174,7 @@ def as_corpus(texts: object) -> Corpus:
     documents = [replace(document, at=number) for number, document in enumerate(_documents(items), 1)]
     digest = hashlib.blake2b(digest_size=16)
     for document in documents:
-        # The annotation counts, too: the same words with another tree give other figures.
+        # The annotation counts as well: the same words with another tree give other figures.
         digest.update(repr((document.text, document.gold)).encode("utf-8", "surrogatepass"))
     count = len(documents)
     key, again = f"{count} texts {digest.hexdigest()}", partial(as_corpus, documents)

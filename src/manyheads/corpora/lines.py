@@ -86,7 +86,7 @@ def find_sources(name: str | Path, kind: str | None = None) -> list[Source]:
         ending = _ending(path)
         if kind is None and ending and ending not in ENDINGS and path.is_file():
             raise TextError(
-                f"cannot tell by its ending what {path} holds. Say kind= ({', '.join(KINDS)}), "
+                f"cannot tell from its ending what {path} holds. Say kind= ({', '.join(KINDS)}), "
                 f"or let its name end in {_endings(None)}."
             )
         return [_source(path, path.name, kind or ENDINGS.get(ending, "text"))]
@@ -186,7 +186,7 @@ def stretches(lines: Iterable[Line], most_lines: int = MOST_LINES) -> Iterator[l
     stretch: list[Line] = []
     # `end` is set once a stretch is too long: from then on its lines are dropped.
     size = end = 0
-    # An empty line ends the last stretch, too.
+    # An empty line ends the last stretch as well.
     for line in chain(lines, [Line(0, "", 0)]):
         if line.problem or line.text.strip():
             if size <= MOST_BYTES and len(stretch) < most_lines:

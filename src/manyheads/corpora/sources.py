@@ -6,7 +6,7 @@ none (texts in UTF-8), `.jsonl` and `.ndjson`, `.conllu`; each also with `.gz`.
 
 Datasets of the Hugging Face Hub are streamed: "hf:NAME[:CONFIGURATION][:SPLIT]". The `datasets` library does it, where
 it is installed: most corpora are files, so it is not a dependency. The path of a folder of data files stands for a
-dataset, too, as it does there.
+dataset as well, as it does there.
 
 What is read where no corpus is given: `own_texts.py`.
 """

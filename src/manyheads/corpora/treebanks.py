@@ -132,15 +132,15 @@ def read_sentences(lines: Iterable[Line], name: str) -> Iterator[Sentence]:
 
     A document has coreference where it declares that itself, or has an `Entity=`: files are put together of treebanks
     with and without. So sentences of a document without either wait for its first `Entity=`, or for its end.
-    `# newdoc` and `# global.Entity` count above a malformed sentence, too; where a line cannot be read at all, it may
-    have been one of them, so that a new document begins.
+    `# newdoc` and `# global.Entity` count above a malformed sentence as well; where a line cannot be read at all, it
+    may have been one of them, so that a new document begins.
     """
     source, declared, annotated = 0, None, False
     waiting: list[Sentence] = []
     for block in map(Block.of, stretches(lines, SENTENCE_LINES)):
         if block.begins_document:
             yield from waiting
-            # `declared` stays: a `# global.Entity` holds for the documents after it, too.
+            # `declared` stays: a `# global.Entity` holds for the documents after it as well.
             source, annotated, waiting = source + 1, False, []
         declared = block.comments.get("global.Entity", declared)
         annotated = annotated or (declared is not None and block.has_entities)
@@ -235,12 +235,12 @@ def read_words(tokens: Sequence[Token], text: str | None) -> tuple[str, tuple[Go
     words = [token for token in tokens if isinstance(token["id"], int)]
     for number, word in enumerate(words, 1):
         if word["id"] != number:
-            raise TextError(f"token {word['id']} comes where token {number} was to come.")
+            raise TextError(f"token {word['id']} comes where token {number} was expected.")
         if "deprel" not in word:
             raise TextError(f"token {number} has {len(word)} columns: a relation is in the eighth.")
     surfaces = list(_surfaces(tokens))
     if not words:
-        raise TextError("it has no word, only what is not in its text.")
+        raise TextError("it has no word, only tokens that are not in its text.")
     if not text:
         text = "".join(surface.form + " " * surface.blank for surface in surfaces).rstrip()
     heads = read_heads(words)
@@ -263,7 +263,9 @@ def read_heads(words: Sequence[Token]) -> list[int]:
     for number, head in enumerate(column, 1):
         if head is None or not 0 <= head <= len(words) or head == number:
             entry = "no head" if head is None else f"head {head}"
-            raise TextError(f"token {number} has {entry}, but each of the {len(words)} words hangs on another or on 0.")
+            raise TextError(
+                f"token {number} has {entry}, but each of the {len(words)} words depends on another or on 0."
+            )
         heads.append(head - 1)
     # From the safe ones heads lead to the root, so that each word is walked once: no quadratic time on a long chain.
     safe = {ROOT}
@@ -271,7 +273,7 @@ def read_heads(words: Sequence[Token]) -> list[int]:
         path, word = set[int](), start
         while word not in safe:
             if word in path:
-                raise TextError(f"token {word + 1} hangs on itself, by way of other words: that is not a tree.")
+                raise TextError(f"token {word + 1} depends on itself, through other words: that is not a tree.")
             path.add(word)
             word = heads[word]
         safe |= path
@@ -325,7 +327,7 @@ def _spans(surfaces: Sequence[Surface], text: str) -> Iterator[tuple[int, int]]:
         bare = "".join(form.split())
         if not bare or not letters.startswith(bare, begin):
             following = text[places[begin] :][:20] if begin < len(places) else ""
-            raise TextError(f"token {number + 1} {form!r} is not what the text goes on with ({following!r}).")
+            raise TextError(f"token {number + 1} {form!r} is not how the text goes on ({following!r}).")
         span = places[begin], places[begin + len(bare) - 1] + 1
         yield from (span for _ in range(words))
         begin, number = begin + len(bare), number + words
@@ -351,7 +353,9 @@ def entity_field(declared: str) -> int:
     for name in ENTITY_FIELDS:
         if name in fields:
             return fields.index(name)
-    raise TextError(f"'# global.Entity = {declared}' names no field GRP or eid, so no mention says whom it is of.")
+    raise TextError(
+        f"'# global.Entity = {declared}' names no field GRP or eid, so no mention says which entity it names."
+    )
 
 
 def read_mentions(marked: Sequence[Marked], field: int, words: Sequence[GoldWord]) -> tuple[Mention, ...]:

@@ -119,7 +119,7 @@ def prepare(lm: LoadedModel | nn.Module, plan: PlanLike, corpus: CorpusLike | No
         with suppress(HeadError):  # of a path, which `open_plan` refuses
             heads = [part[0] for part in parts_of(plan)]
             raise PlanError(
-                f"{plan!r} names heads, and says nothing of what to do: write Plan([Ablate({', '.join(heads)!r})])."
+                f"{plan!r} names heads, but not what to do with them: write Plan([Ablate({', '.join(heads)!r})])."
             )
     if isinstance(plan, str | os.PathLike):
         plan = open_plan(plan)
@@ -140,7 +140,7 @@ def prepare(lm: LoadedModel | nn.Module, plan: PlanLike, corpus: CorpusLike | No
     elif prepared.computed.model != model_digest(lm):
         name = type(lm).__name__ if isinstance(lm, nn.Module) else lm.name
         raise PlanError(
-            f"what this plan puts in place of heads was computed with another model than {name} (its weights have "
-            f"another digest): give corpus= to compute it again."
+            f"the values that this plan puts in place of heads were computed with a model other than {name} (its "
+            f"weights have another digest): give corpus= to compute it again."
         )
     return prepared, each_its_own

@@ -87,12 +87,12 @@ class Computed:
             # ValueError: a name that no file can have; KeyError, RuntimeError: a type or a shape that torch has not
             cause = getattr(error, "strerror", None) or error
             raise FileAccessError(
-                f"what was computed for {plan_file} cannot be read from {beside}: {cause}."
+                f"the values computed for {plan_file} cannot be read from {beside}: {cause}."
             ) from error
         for key in ("corpus", "model"):
             if not isinstance(metadata, dict) or metadata.get(key) != about[key]:
                 raise PlanError(
-                    f"{beside} was computed from another {key} than {plan_file} says: compute it again, corpus=."
+                    f"{beside} was not computed from the {key} that {plan_file} names: compute it again, corpus=."
                 )
         # After the digests: a file of another plan should be called that, and not damaged.
         if SUM in about and hashlib.sha256(data).hexdigest() != about[SUM]:
@@ -164,8 +164,8 @@ def compute(
     corpus_steps = [step for step in steps if step.needs_corpus]
     if corpus_steps and corpus is None:
         raise PlanError(
-            f"{corpus_steps[0].kind!r} ablation of {corpus_steps[0].heads} needs texts to compute what stands in its "
-            f"place: give corpus=[...], texts like those that you will read."
+            f"{corpus_steps[0].kind!r} ablation of {corpus_steps[0].heads} needs texts to compute the values that take "
+            f"its place: give corpus=[...], texts like those that you will read."
         )
     tensors: dict[str, Tensor] = {}
     texts: list[Any] = [step.text for step in steps if step.text is not None]
@@ -185,7 +185,7 @@ def compute(
         if not listed:
             fault = "empty" if isinstance(items, Sequence) else f"a {type(items).__name__}"
             raise PlanError(
-                f"corpus= is {fault}: give a list of texts (of a bare module, of its inputs), one at the least."
+                f"corpus= is {fault}: give a list of texts (for a bare module, its inputs), one at the least."
             )
         texts += listed
         if any(step.kind == "mean" for step in corpus_steps):
@@ -356,7 +356,7 @@ class Prepared:
         beside, computed = target.with_suffix(".safetensors"), self.computed
         # A mean of NaN can only come from a broken model; written, it would break every model that it is applied to.
         if fault := _fault_in(computed.tensors):
-            raise PlanError(f"what was computed for this plan is of no use: {fault}. Compute it again, corpus=.")
+            raise PlanError(f"the values computed for this plan cannot be used: {fault}. Compute it again, corpus=.")
         # Packed in memory: safetensors' own writer reports a full disk in a way of its own.
         tensors = {name: x.contiguous() for name, x in computed.tensors.items()}
         packed = save(tensors, {"corpus": computed.corpus, "model": computed.model})

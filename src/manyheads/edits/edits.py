@@ -343,8 +343,8 @@ class Editor:
                     continue
                 if self.each_its_own:
                     raise PlanError(
-                        f"{describe(step)}: a model's positions are those of all samples, and these plans are one for "
-                        f"each sample: give one plan for all."
+                        f"{describe(step)}: all samples share the model's positions, and these plans are one for each "
+                        f"sample: give one plan for all."
                     )
                 for module in positions_in(model).values():
                     hook = partial(self.skip_positions, Act(index, place, step, ()))
@@ -359,7 +359,7 @@ class Editor:
         return new
 
     def edit_place(self, act: Act, step: Edit, layer: Layer, states: Float[Tensor, "b q m"]) -> Tensor:
-        """What a function of the user's own makes of the stream, or of a feed-forward's output, of its samples."""
+        """The stream, or a feed-forward's output, after a function of the user's own, for its samples."""
         if self.each_its_own and len(states) != len(self.acts.plans):
             raise PlanError(
                 f"{len(self.acts.plans)} plans were given, one for each sample, but {layer_name(*layer)} reads a batch "
@@ -647,8 +647,8 @@ def places_of(model: nn.Module, spec: ModelSpec | None, step: Edit) -> Places:
     assert step.place is not None
     if spec is None:
         raise PlanError(
-            f"{describe(step)}: where a {type(model).__name__} has its {step.place} is known of a loaded model: "
-            f"mh.load(module)."
+            f"{describe(step)}: where a {type(model).__name__} has its {step.place} is known only for a loaded "
+            f"model: mh.load(module)."
         )
     return Places.of(model, spec, step.place)
 
@@ -795,6 +795,6 @@ def without_positions(module: nn.Module, args: tuple[Any, ...], result: object) 
         still = (lengths, torch.zeros_like(sin))
         return still, torch.stack(result), torch.stack(still)
     raise PlanError(
-        f"skip the positions: a {type(module).__name__} gives a {type(result).__name__}, not cos and sin: what turns "
-        f"nothing is not known of it."
+        f"skip the positions: a {type(module).__name__} gives a {type(result).__name__}, not cos and sin: which values "
+        f"would turn nothing is not known."
     )

@@ -222,7 +222,7 @@ def choose_metric(lm: LoadedModel, metric: MetricLike | Metric, labels: object =
                 f"metric={metric!r} needs labels=, one for each text: give mh.Inputs(texts, labels=...)."
             )
         if not classifies:
-            raise StatisticError(f"metric={metric!r} needs a classifier, and {type(lm.model).__name__} is none.")
+            raise StatisticError(f"metric={metric!r} needs a classifier, and {type(lm.model).__name__} is not one.")
     return METRICS[metric], "as asked"
 
 

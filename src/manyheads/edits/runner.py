@@ -73,13 +73,13 @@ def read_under(
     - `lm`: a loaded model.
     - `batch`: what it reads.
     - `metric`: what is read of the outputs; None: nothing.
-    - `edits`: new outputs of heads for each attention call, one edit after another; None of a call that stays.
+    - `edits`: new outputs of heads for each attention call, one edit after another; None leaves a call as it is.
     - `guard`: check what the tap sees.
     - `keep`: keep every layer's call: q, k, v and the heads' outputs of the whole batch stay in memory.
     - `grad`: with gradients.
 
     Without `edits`, `guard` and `keep` the model runs untapped. Cost: one forward pass. Errors: ModelError where the
-    model refuses its inputs; StatisticError where the metric cannot be read of its outputs; GuardError.
+    model refuses its inputs; StatisticError where the metric cannot be read from its outputs; GuardError.
     """
     calls: dict[tuple[str, int], AttentionCall] = {}
 

@@ -134,7 +134,7 @@ def draw_recording(recording: Recording, text: int = 0) -> Sheet:
     sites = tuple(layer.site for layer in layers)
     maps = [small_maps(layer, SMALL_MAP, text, SMALL_MAP)[0].float().cpu().numpy() for layer in layers]
     if len({of_layer.shape[1:] for of_layer in maps}) > 1:
-        raise StatisticError("the layers of this recording have maps of unlike sizes: draw each by its .plot(head).")
+        raise StatisticError("the layers of this recording have maps of different sizes: draw each by its .plot(head).")
     heads = tuple(head for site in sites for head in site.heads)
     num_tokens, because = layers[sites[0].layer].num_keys(text), f"means of blocks of text {text}"
     return draw_grid(
@@ -177,7 +177,7 @@ def draw_writes(writes: Writes) -> Sheet:
 
 
 def draw_effect(effect: Effect) -> Sheet:
-    """The change and its interval in ink, above it those of as many random heads."""
+    """The change and its interval in ink, above it those of the same number of random heads."""
     sheet, bottom = Sheet(WIDTH, TOP + 150), TOP + 90
     sheet.heading(MARGIN, verdict(effect).words, str(effect))
     ends = [end for end in (effect.low, effect.high) if end is not None]

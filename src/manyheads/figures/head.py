@@ -138,7 +138,7 @@ def save_head(
     - `note`: what a cell is where it is not a single weight (`PooledMaps.because`).
 
     Maps over 1,040 a side are pooled.
-    Errors: FileAccessError; ShapeError for anything but a map, or labels of another number than its rows or keys.
+    Errors: FileAccessError; ShapeError for anything but a map, or labels that are not one for each of its rows or keys.
     """
     kind_of(path)
     draw_head(weights, labels, title=title, subtitle=subtitle, row_labels=row_labels, note=note).save(path)

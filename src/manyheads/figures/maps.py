@@ -179,7 +179,7 @@ def draw_grid(
     """The drawing that `save_grid` writes."""
     named = None if roles is None else {role.head: role for role in roles}
     if strange := [str(head) for head in named or () if head not in maps.heads]:
-        raise HeadError(f"roles are given for {', '.join(strange[:5])}, of which there is no map: leave them out.")
+        raise HeadError(f"roles are given for {', '.join(strange[:5])}, for which there is no map: leave them out.")
     layout = _Layout.of(maps, named)
     sheet = Sheet(layout.width, layout.height)
     side = maps.maps.shape[-1]

@@ -37,7 +37,7 @@ def draw_patching(patching: Patching) -> Sheet:
     control = "No control was made."
     if patching.control:
         control = (
-            f"Controls, {things} with numbers of an unrelated text: {min(patching.control):.2f} to "
+            f"Controls, {things} with numbers from an unrelated text: {min(patching.control):.2f} to "
             f"{max(patching.control):.2f} ({len(patching.control)} drawn)."
         )
     many = f"{patching.num_texts} pair{'s' * (patching.num_texts > 1)}"

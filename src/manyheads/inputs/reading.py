@@ -86,7 +86,7 @@ class Reading:
 
     @property
     def remarks(self) -> dict[str, str]:
-        """What results say of how texts were read: how they were cut, and what a decoder beside an encoder reads."""
+        """What results say about how texts were read: how they were cut, and what a decoder beside an encoder reads."""
         return {name: str(self.notes[name]) for name in ("windows", "decoder") if self.notes.get(name)}
 
     def counted(self, whose: str = "the corpus'") -> Reading:
@@ -149,7 +149,7 @@ class Reading:
 def read(lm: LoadedModel, given: InputsLike, *, pairs: bool = True, only_texts: bool = False) -> Reading:
     """What a loaded model reads of some inputs. `pairs`, `only_texts`: whether the caller reads targets; no pictures.
 
-    Long texts become windows, each of which counts as a text. Cost: tokenising; of pictures and sounds the processor,
+    Long texts become windows, each of which counts as a text. Cost: tokenising; for pictures and sounds the processor,
     and a few passes that end at the first layer.
     Errors: ModelError for what is not a loaded model, or reads no such inputs; TextError for an empty text, one too
     long under `long="whole"`, pairs where they cannot be read, or not one label for each; those of `Inputs.of`; of
@@ -159,7 +159,7 @@ def read(lm: LoadedModel, given: InputsLike, *, pairs: bool = True, only_texts: 
     inputs = Inputs.of(given)
     if only_texts and (inputs.has_media or inputs.ready is not None):
         kind = "ready tensors" if inputs.ready is not None else "pictures" if inputs.audio is None else "sounds"
-        raise TextError(f"this reads texts, and no {kind}: give texts.")
+        raise TextError(f"this reads texts, not {kind}: give texts.")
     if inputs.ready is not None:
         return _ready(lm, inputs.ready, inputs.labels)
     if inputs.ids is not None:
@@ -245,7 +245,7 @@ def _of_ids(lm: LoadedModel, rows: Sequence[Sequence[int]], labels: Labels | Non
             f"they are. Cut them."
         )
     if wrong := {token for row in rows for token in row if not 0 <= token < (size or token + 1)}:
-        raise TextError(f"token {min(wrong)} is none of the {size} tokens of {lm.name}.")
+        raise TextError(f"token {min(wrong)} is not one of the {size} tokens of {lm.name}.")
     pieces: list[Piece] = []
     special = set(getattr(lm.tokenizer, "all_special_ids", ()))
     for number, row in enumerate(rows):
@@ -263,7 +263,7 @@ def _ready(lm: LoadedModel, items: Sequence[Mapping[str, Tensor]], labels: Label
     count = 0
     for inputs in items:
         if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(x, Tensor) for x in inputs.values()):
-            raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is none.")
+            raise TextError("ready inputs are mappings of names to tensors, each a batch: one of these is not.")
         inputs = {name: x.to(lm.device) for name, x in inputs.items()}
         size = len(next(iter(inputs.values()))) if all(x.ndim for x in inputs.values()) else 0
         if not size or any(len(x) != size for x in inputs.values()):
@@ -390,7 +390,7 @@ def decoder_tokens(lm: LoadedModel, tokens: Tokens) -> Tokens | None:
 
 
 def decoder_story(lm: LoadedModel, paired: bool = False) -> str:
-    """The same in words, "" for other models. Without targets: it was trained to write another text than it reads."""
+    """The same in words, "" for other models. Without targets, since it was trained to write another text."""
     if not lm.writes_apart:
         return ""
     if paired:

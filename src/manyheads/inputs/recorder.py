@@ -77,7 +77,7 @@ def record(
     prompt is made. If ready tensors are given, one batch is recorded.
 
     `progress`: called with how many tokens are read, and of how many, where texts are several batches, windows among
-    them. What is one forward pass, or one call of generate, has no bar.
+    them. One forward pass, or one call of generate, has no bar.
 
     Cost: one forward pass, and `2 * d + 1` numbers a token, layer and head (fewer under GQA).
     Errors: TextError, ModelError (also where the recording would not fit), GuardError; for pictures and sounds
@@ -153,7 +153,9 @@ def _record_ready(
     """Pictures, sounds or ready tensors; beside them what a decoder reads, or writes."""
     first, *others = reading.ready
     if others:
-        raise RecordingError(f"{len(reading.ready)} ready batches came, and a recording is of one: record each alone.")
+        raise RecordingError(
+            f"{len(reading.ready)} ready batches were given, and a recording holds one: record each alone."
+        )
     batch, about = first.with_texts(), {**model_facts(lm), **reading.notes}
     if count is not None and batch.skips:  # an answer to a text with pictures is read again, as if it had been given
         batch, count, about["answer"] = written(lm, batch, count, options), None, "written by the model"

@@ -48,7 +48,7 @@ def prune_heads(lm: LoadedModel, heads: HeadsLike, *, empty_layers: bool = False
     require_in_memory(lm, "prune_heads", "prune")
     removed = lm.spec.select(heads)
     if not removed:
-        raise HeadError(f"{heads=} names no heads: without none of them a model is as it was. Name one or more.")
+        raise HeadError(f"{heads=} names no heads: to remove none leaves a model as it was. Name one or more.")
     remaining = require_legal(lm.spec, removed, shared_biases(lm.model, lm.spec), empty_layers)
     sites = {(site.stack, site.layer): site for site in lm.spec.sites}
     shared_modules = {site.module.split("#")[0] for site in lm.spec.sites if "#" in site.module}

@@ -122,7 +122,8 @@ def list_in(files: Mapping[str, bytes], path: Path) -> HeadList:
     row = next((row for row in LISTS if row.knows(document)), None)
     if row is None:
         raise FileAccessError(
-            f"{path} is none of the lists of heads that are known here ({', '.join(FORMATS)}), and no saved split."
+            f"{path} is not one of the lists of heads that are known here ({', '.join(FORMATS)}), and not a saved "
+            "split."
         )
     heads = row.parse(document, lambda why, name="": _damaged(path / name, why))
     described: Mapping[str, Any] = {}
@@ -132,7 +133,7 @@ def list_in(files: Mapping[str, bytes], path: Path) -> HeadList:
         described, place = _description(json_in(file_bytes(beside), beside), beside), beside
     if described and place != path and described.get("sha256") != hashlib.sha256(data).hexdigest():
         raise FileAccessError(
-            f"{path / name} was changed since manyheads wrote it, and what {place} says of its model may no longer "
+            f"{path / name} was changed since manyheads wrote it, and what {place} says about its model may no longer "
             f"hold: export the list again, or remove that."
         )
     unit = row.as_read.format(described.get("unit", row.unit))
@@ -161,7 +162,7 @@ def write_heads(split: Split, format: str, place: str | os.PathLike[str]) -> lis
         files[path.with_name(path.name + BESIDE)] = _encoded(description, indent=1)
     else:
         files[config] = _encoded({**contents["" if row.ending else CONFIG], KEY: description}, indent=1)
-    # A model's folder has a config.json, too, which must not be lost.
+    # A model's folder has a config.json as well, which must not be lost.
     if not row.ending and os.path.lexists(config) and KEY not in _object(json_in(file_bytes(config), config)):
         raise FileAccessError(
             f"cannot write {path}: there is a {CONFIG} that no export to duo wrote, and it would be lost. Name a new "
@@ -202,7 +203,7 @@ class Duo(Format):
         gates, unit = dividing(split)
         table = table_of(split, gates, "duo", "key/value heads")
         np.savetxt(written := io.BytesIO(), table, delimiter="\t")
-        # The share of cells, not of heads: their quantile counts the rows of layers without attention, too.
+        # The share of cells, not of heads: their quantile counts the rows of layers without attention as well.
         sparsity = 1 - num_kept(split) / table.size
         config = {"model_name": split.model, "sink_size": split.sink, "recent_size": split.recent, "sparsity": sparsity}
         return {GATES: written.getvalue(), CONFIG: config}, unit

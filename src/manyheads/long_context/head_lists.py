@@ -151,10 +151,10 @@ def _stack_of(heads: HeadList, lm: LoadedModel, path: Path) -> str:
     names = ", ".join(map(repr, stacks)) or "none"
     if (stack := heads.described.get("stack")) is not None:
         if stack not in stacks:
-            raise ModelError(f"{path} is of the stack {stack!r}, and the stacks of {lm.name} are {names}.")
+            raise ModelError(f"{path} is for the stack {stack!r}, and the stacks of {lm.name} are {names}.")
         return stack
     if "" not in stacks and len(stacks) != 1:
-        raise ModelError(f"{path} does not say of which stack it is, and those of {lm.name} are {names}.")
+        raise ModelError(f"{path} does not say which stack it is for, and those of {lm.name} are {names}.")
     return "" if "" in stacks else next(iter(stacks))
 
 
@@ -191,7 +191,7 @@ def _require_shape(heads: HeadList, counts: list[int], lm: LoadedModel, path: Pa
         listed: dict[int, set[int]] = {}
         for layer, head in heads.scores:
             listed.setdefault(layer, set()).add(head)
-        # A table has a row for a layer without attention, too; it must be empty, or zeros.
+        # A table has a row for a layer without attention as well; it must be empty, or zeros.
         fits = fits and all(
             listed.get(layer, set()) == set(range(count))
             if count

@@ -172,7 +172,7 @@ class HeadSplit(Plotted, Tabular, NotIterated):
     # ------------------------------------------------------------------------------------------------ of which model
 
     def require_model(self, lm: LoadedModel) -> None:
-        """Errors: ModelError where this is a split of another model than `lm`, by its shape or by its weights."""
+        """Errors: ModelError where this is not a split of `lm`, by its shape or by its weights."""
         model_shapes, split_shapes = tuple(map(shape_of, layers_of(lm, self.stack))), self._shapes
         if _attended(split_shapes) != _attended(model_shapes):
             if split_shapes == tuple(shape for shape in model_shapes if any(shape)):

@@ -7,8 +7,9 @@ them tells; in the mean over a text those few tokens may drown. Its *distant mas
 from far away. The first two are what streaming does; the other two are read off the weights, in one pass each, and say
 what heads look at. `agreement` is how alike they rank.
 
-Every other text chooses, the remaining ones report: the loss with everything, with the split, and with as many heads
-drawn at random. Without the last, a small loss would say nothing: where nothing far away is needed, any split is good.
+Every other text chooses, the remaining ones report: the loss with everything, with the split, and with the same number
+of heads drawn at random. Without the last, a small loss would say nothing: where nothing far away is needed, any split
+is good.
 Sources: Xiao et al. 2024, DuoAttention; Wu et al. 2024 (needles).
 """
 
@@ -327,7 +328,10 @@ def verdict_of(split: HeadSplit, loss: Mapping[str, Any], recall: Mapping[str, A
     """Whether the split loses less than random ones, in a level and in words."""
     words = f"the split changes the loss by {loss['change']:+.4f} nats a token in the mean of the texts that report"
     if loss["better"] is not None:
-        words += f", {plural(len(loss['random']), 'random split')} of as many heads by {np.mean(loss['random']):+.4f}"
+        words += (
+            f", {plural(len(loss['random']), 'random split')} of the same number of heads by "
+            f"{np.mean(loss['random']):+.4f}"
+        )
     if not split.streaming or split.keep == 1:
         level, words = "nothing streams", "Nothing streams: all heads keep everything."
     elif loss["better"] is None:
@@ -436,7 +440,7 @@ def _stack_of(lm: LoadedModel) -> str:
     stacks = {name: sites for name, sites in lm.spec.stacks.items() if all(site.causal for site in sites)}
     if len(stacks) != 1:
         raise ModelError(
-            f"{lm.name} has {len(stacks) or 'no'} stacks of causal self-attention, and a split is of one: rows that "
+            f"{lm.name} has {len(stacks) or 'no'} stacks of causal self-attention, and a split is for one: rows that "
             f"look ahead need every key. Use a decoder."
         )
     choose_metric(lm, "loss")

@@ -159,7 +159,7 @@ def layer_in(entry: Mapping[str, Any], number: int) -> SplitLayer:
         raise ValueError(f"layer {number}: {layer.num_heads} heads do not share {layer.num_kv_heads} key/value heads")
     lengths = (len(layer.kept), len(layer.scores))
     if lengths != (layer.num_kv_heads,) * 2 or len(layer.query_scores) not in (0, layer.num_heads):
-        raise ValueError(f"layer {number} has other lists than its {layer.num_kv_heads} key/value heads need")
+        raise ValueError(f"layer {number} has lists that do not fit its {layer.num_kv_heads} key/value heads")
     if any(type(keeps) is not bool for keeps in layer.kept):
         raise ValueError(f"layer {number}: kept={layer.kept} are not true or false")
     if any(type(score) not in (int, float) or not math.isfinite(score) for score in layer.scores + layer.query_scores):

@@ -188,8 +188,8 @@ class Streaming:
         """
         if mode not in MODES or generation.is_assistant:
             raise ModelError(
-                f"generation by {getattr(mode, 'value', mode)} takes tokens back, and a streaming cache has freed what "
-                f"stood there before: leave out assistant_model and prompt_lookup_num_tokens."
+                f"generation by {getattr(mode, 'value', mode)} takes tokens back, and a streaming cache has freed the "
+                f"keys that stood there: leave out assistant_model and prompt_lookup_num_tokens."
             )
         kind = generation.cache_implementation
         if kind not in (None, "dynamic"):
@@ -201,8 +201,8 @@ class Streaming:
         self.require(cache)
         if cache.generated:
             raise ModelError(
-                "this streaming cache was used by another generate() already: give each its own (now.cache()), or copy "
-                "one that holds a common beginning before (copy.deepcopy)."
+                "this streaming cache was used by another generate() already: give each its own (now.cache()), or "
+                "first copy one that holds a common beginning (copy.deepcopy)."
             )
         cache.generated = True
         arguments = private_names.with_cache(self.model, model_kwargs, cache)
@@ -272,7 +272,7 @@ class Streaming:
             layer, *cached = updated
             if layer.number != number or key is not cached[0] or value is not cached[1]:
                 raise ModelError(
-                    f"L{number} of {self.name} attends with other keys than it cached: a streaming cache cannot "
+                    f"L{number} of {self.name} attends with keys that it did not cache: a streaming cache cannot "
                     f"serve it."
                 )
         mask = named.pop("attention_mask", None)
@@ -429,7 +429,9 @@ class StreamingLayer(CacheLayerMixin):
             )
         stored = next((store for store in self.tensors()), None)
         if stored is not None and len(stored) != len(key_states):
-            raise ModelError(f"this streaming cache holds {len(stored)} texts, and {len(key_states)} go on behind it.")
+            raise ModelError(
+                f"this streaming cache holds {len(stored)} texts, and {len(key_states)} would continue it."
+            )
         block.updated = (self, key_states, value_states)
         return key_states, value_states
 
@@ -620,7 +622,7 @@ def stock_cache(model: Any) -> DynamicCache:
 
 
 class StreamingCache(DynamicCache):
-    """A transformers `Cache` of a block of `streaming`: its layers hold what a split says.
+    """The transformers `Cache` inside a `streaming` block: its layers hold what a split says.
 
     `get_seq_length()` is how many positions were read. Layers that are not served (with a window of their own, say,
     where all heads are kept) are transformers' own. Tokens are not taken back (`crop` raises ModelError).
@@ -685,7 +687,7 @@ class StreamingCache(DynamicCache):
 
     def crop(self, tokens_to_remove: int) -> None:
         raise ModelError(
-            f"crop({tokens_to_remove}): a streaming cache has freed what stood before its last positions, so it cannot "
+            f"crop({tokens_to_remove}): a streaming cache has freed the keys before its last positions, so it cannot "
             f"take tokens back."
         )
 

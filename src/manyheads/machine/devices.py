@@ -27,7 +27,7 @@ def choose_device(device: str | torch.device | None = None, option: str = "devic
     accelerator (`torch.accelerator`) where there is one, else the CPU.
 
     An accelerator without float64 (MPS) must be requested: the errors that recordings state are measured in float64.
-    Of several processes that torchrun started on a machine, each gets an accelerator of its own as far as they go.
+    Each of several processes that torchrun started on a machine gets an accelerator of its own as far as they go.
     `option`: what errors call `device`. Errors: ModelError for a device that is not here, with those that are, and for
     one that is full or busy.
     """

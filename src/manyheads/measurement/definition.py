@@ -48,12 +48,12 @@ def check_definition(lm: LoadedModel, statistic: Statistic, given: InputsLike) -
     """
     if statistic.definition is None:
         raise StatisticError(
-            f"{statistic.name!r} has no definition to be held against: give it one, as "
-            f"definition=lambda weights: ..., of one head's whole map. (Those of the table are held against theirs in "
+            f"{statistic.name!r} has no definition to be compared with: give it one, as "
+            f"definition=lambda weights: ..., of one head's whole map. (Those of the table are compared with theirs in "
             f"manyheads' own tests.)"
         )
     if SELF not in statistic.maps:
-        raise StatisticError(f"{statistic.name!r} is of cross-attention alone, whose maps are not made here.")
+        raise StatisticError(f"{statistic.name!r} is for cross-attention alone, whose maps are not made here.")
     about = f"the definition of {statistic.name!r}"
     names = argument_names(statistic.definition, OF_A_MAP, about, StatisticError)
     reading = read(lm, Inputs.of(given))

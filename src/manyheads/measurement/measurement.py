@@ -72,10 +72,10 @@ def measure(
     refused.
 
     For pictures, sounds and ready tensors, statistics of words are left out and named in the notes; if you ask for them
-    by name, they are refused. Rows of what attends within windows (Swin) are counted picture by picture. Of a text with
-    a picture, the language model's layers are measured, all rows of the text count, and statistics of words leave the
-    picture's tokens out. `image_mass`, `border_mass` and `spatial_entropy` are added, for the answer's rows, or without
-    an answer for the text's rows after the picture.
+    by name, they are refused. Rows of what attends within windows (Swin) are counted picture by picture. For a text
+    with a picture, the language model's layers are measured, all rows of the text count, and statistics of words leave
+    the picture's tokens out. `image_mass`, `border_mass` and `spatial_entropy` are added, for the answer's rows, or
+    without an answer for the text's rows after the picture.
 
     Cross-attention has the statistics that mean something between two texts (`Statistic.maps`), among them those of
     alignment (`monotonic`, `sharpness`, ...), and NaN in the others, which the notes name; with `kinds` it is left out.
@@ -156,7 +156,7 @@ def _measure_media(
     chosen, wordy = (requested, "") if has_words else without(requested, WORDY)
     if wordy and (by_name or not chosen):
         raise StatisticError(
-            f"{wordy}: asked of words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
+            f"{wordy}: about words, and a picture or a sound has none. Ask for 'default' or 'all', which leave such "
             f"statistics out, or name others."
         )
     sought: Sinks | SinkSearch = sinks or Sinks()

@@ -57,9 +57,7 @@ def measure_recording(
     requested, barred = choose(statistics, images=bool(tokens.images)), VALUES | (WORDY if wordless else frozenset())
     chosen, refused = without(requested, barred)
     if not chosen:
-        raise StatisticError(
-            f"{refused}: asked of words or of the model's weights, which this recording does not hold."
-        )
+        raise StatisticError(f"{refused}: about words or the model's weights, which this recording does not hold.")
     rows_of: dict[int, Int[Tensor, "r"] | None] = dict.fromkeys(texts)  # the rows that are read of each text; None: all
     if most_cells is not None:
         for index in texts:
@@ -141,8 +139,8 @@ def statistics_of(
     recording = record_tensors(q, k, lse, mask=mask, lengths=lengths, **options)
     if crossing := [layer for stack in recording.stacks.values() for layer in stack if layer.crosses]:
         raise ShapeError(
-            f"q has {crossing[0].q.shape[2]} positions and k {crossing[0].k.shape[2]}: statistics are of texts that "
-            f"look at themselves. Are heads and positions swapped? The axes are (text, head, position, width)."
+            f"q has {crossing[0].q.shape[2]} positions and k {crossing[0].k.shape[2]}: statistics are for texts that "
+            f"attend to themselves. Are heads and positions swapped? The axes are (text, head, position, width)."
         )
     return measure_recording(recording, statistics, text=None)
 

@@ -216,7 +216,7 @@ def word_swap(before: Recording, after: Recording, place: int, query: int, heads
     pairs = [*zip(old[:index], new[:index], strict=False), *zip(old[index + 1 :], new[len(new) - rest :], strict=False)]
     if not swapped or len(new) < len(old) or any(one.text != other.text for one, other in pairs):
         raise TextError(
-            f"the two texts differ in more than “{changed.text}”, or the new word grows together with its neighbours: "
+            f"the two texts differ in more than “{changed.text}”, or the new word merges with its neighbours: "
             f"give a word that can stand alone there."
         )
     asking = next((number for number, unit in enumerate(old) if query in unit.tokens), None)

@@ -249,7 +249,9 @@ def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Archite
     try:
         import transformers  # noqa: F401
     except ImportError:
-        raise ModelError(f"{error} With transformers installed, what it knows can be built and measured.") from error
+        raise ModelError(
+            f"{error} With transformers installed, models that it knows can be built and measured."
+        ) from error
     return replace(describe(data), stored=stored_of(data))
 
 
@@ -275,7 +277,7 @@ def _config(data: Mapping[str, Any]) -> Any:
     if family not in private_names.CONFIG_MAPPING_NAMES:
         raise ModelError(
             f"{family!r} is an architecture that neither manyheads nor transformers knows, so its parameters cannot be "
-            f"told. Describe it: num_layers, embed_dim, num_heads, ..."
+            f"counted. Describe it: num_layers, embed_dim, num_heads, ..."
         )
     require_few_layers(data, FEW_LAYERS)
     try:
@@ -297,7 +299,7 @@ def _placed(model: nn.Module, text: object) -> tuple[list[list[Weights]], list[W
     owners: dict[int, nn.Module] = {}
     for owner in model.modules():
         for parameter in owner.parameters(recurse=False):
-            owners.setdefault(id(parameter), owner)  # of a table that is the head, too, the embedding comes first
+            owners.setdefault(id(parameter), owner)  # of a table that is the head as well, the embedding comes first
     experts = next((getattr(text, name) for name in EXPERTS_PER_TOKEN if getattr(text, name, None)), None)
     read_heads = getattr(model, "get_output_embeddings", None)
     heads = None if read_heads is None else read_heads()

@@ -172,7 +172,7 @@ class KVCache:
         return keys_and_values
 
     def crop(self, length: int) -> None:
-        """Forget all positions from `length` on: to take back rejected tokens. What slid out stays out."""
+        """Forget all positions from `length` on: to take back rejected tokens. Positions that slid out stay out."""
         # A sliding cache cannot give back what slid out: cropped below that, rows would lack keys that they should see.
         num_left = self.num_keys - (self.length - length)
         if not 0 <= length <= self.length or (num_left < min(length, self.size or 0) and self.kind == "sliding"):

@@ -469,7 +469,7 @@ def _check_call(
             )
         if key is not None and key is not query:
             raise ShapeError(
-                "positions with a key of its own: they are of one text, and query and key are two. Leave them out."
+                "positions with a key of its own: they belong to one text, and query and key are two. Leave them out."
             )
         if query.ndim == 2:
             allowed: list[tuple[int, ...]] = [(query.shape[0],)]

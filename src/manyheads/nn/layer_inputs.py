@@ -283,7 +283,9 @@ class NestedTexts:
             raise ShapeError("a nested tensor is (batch, length, width), and this layer has batch_first=False.")
         shapes = [tuple(text.shape) for text in query.unbind()]
         if query.dim() != 3 or len({shape[1] for shape in shapes}) > 1:
-            raise ShapeError(f"query is a nested tensor of {shapes[:3]}: give texts of (length, width), all as wide.")
+            raise ShapeError(
+                f"query is a nested tensor of {shapes[:3]}: give texts of (length, width), all of one width."
+            )
         lengths = torch.tensor([length for length, _ in shapes], device=query.device)
         padded = query.to_padded_tensor(0.0)
         visible = torch.arange(padded.shape[1], device=query.device) < lengths[:, None]

@@ -96,9 +96,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise ShapeError(f"{dtype=} is not a dtype for weights: use torch.float32, bfloat16, float16 or float64.")
     if isinstance(options["num_kv_heads"], float):
         raise ShapeError(
-            f"num_kv_heads={options['num_kv_heads']} is not a count: where nn.MultiheadAttention has "
-            f"dropout third, here "
-            f"stands num_kv_heads. Write dropout={options['num_kv_heads']}."
+            f"num_kv_heads={options['num_kv_heads']} is not a count: the argument that is dropout in "
+            f"nn.MultiheadAttention is num_kv_heads here. Write dropout={options['num_kv_heads']}."
         )
     for name in ("embed_dim", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "kdim", "vdim", "window"):
         value = options[name]

@@ -75,7 +75,7 @@ def record_tensors(
     masks = list(mask) if isinstance(mask, Sequence) and not isinstance(mask, str) else [mask] * len(qs)
     if not qs or len({len(qs), len(ks), len(lses), len(masks)}) > 1:
         raise ShapeError(
-            f"q has {len(qs)} layers, k {len(ks)}, lse {len(lses)} and mask {len(masks)}: give one tensor of each "
+            f"q has {len(qs)} layers, k {len(ks)}, lse {len(lses)} and mask {len(masks)}: give one tensor for each "
             f"layer, or one layer."
         )
     if tokens is None:
@@ -142,10 +142,11 @@ def _mask(mask: MaskLike, q: Tensor, k: Tensor, lengths: Int[Tensor, "b"]) -> Ma
         runs = Mask.causal(num_rows, num_keys) if mask == "causal" else Mask.full(num_rows, num_keys)
         mask = Mask(runs.start.expand(num_texts, -1), (runs.stop - shortened).clamp_min(0), num_keys)
     elif not isinstance(mask, Mask):
-        raise ShapeError(f"{mask=} says nothing of which keys a row sees: give 'causal', 'full', a Mask or a tensor.")
+        raise ShapeError(f"{mask=} does not say which keys a row sees: give 'causal', 'full', a Mask or a tensor.")
     if (mask.num_queries, mask.num_keys) != (num_rows, num_keys):
         raise ShapeError(
-            f"the mask is of {mask.num_queries} queries and {mask.num_keys} keys, q and k of {num_rows} and {num_keys}."
+            f"the mask is for {mask.num_queries} queries and {mask.num_keys} keys, but q and k have {num_rows} and "
+            f"{num_keys}."
         )
     if num_rows == num_keys and int(lengths.min()) < num_keys:
         mask = mask.trimmed(torch.zeros_like(lengths), lengths)

@@ -48,7 +48,7 @@ WORD_BLOCK_CELLS = 1 << 22  # weights of pieces held while words are merged: 16 
 class LayerRecord(Shown):
     """One attention layer over a batch of texts. `v` is None unless it was kept; `because` says what gave the lse.
 
-    Where keys are other tokens than queries (cross-attention), `lengths` are the queries' and every key is kept.
+    Where keys and queries are different tokens (cross-attention), `lengths` are the queries' and every key is kept.
     """
 
     site: Site
@@ -86,7 +86,7 @@ class LayerRecord(Shown):
 
     @property
     def crosses(self) -> bool:
-        """Whether keys are other tokens than queries."""
+        """Whether keys and queries are different tokens."""
         return self.site.stack == CROSS or self.q.shape[2] != self.k.shape[2]
 
     def reduce(self, requests: Sequence[Request]) -> Reduced:
@@ -289,7 +289,7 @@ class SmallMaps(NamedTuple):
 def spread_evenly(count: int, length: int) -> Int[Tensor, "count"]:
     """`count` of `length` rows: the middles of equal stretches.
 
-    Their beginnings would favour rows that see least, where attention is causal.
+    The first row of each stretch would favour rows that see few keys, where attention is causal.
     """
     return ((torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * length / count).long()
 

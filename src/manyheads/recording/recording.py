@@ -282,7 +282,7 @@ def _reopened(path: str, checksum: str, provenance: Mapping[str, object]) -> Rec
     recording = open_recording(path)
     if recording._file is None or recording._file.checksum != checksum:
         raise RecordingError(
-            f"{path} holds another recording than the one that was pickled by this path: open it again, or pickle "
+            f"{path} holds a recording other than the one that was pickled under this path: open it again, or pickle "
             f"a recording in memory."
         )
     return replace(recording, provenance=provenance)
@@ -331,7 +331,7 @@ def _all_heads(parts: Sequence[LayerRecord]) -> LayerRecord:
     alike = all((part.rule.scale, part.rule.softcap) == (first.rule.scale, first.rule.softcap) for part in parts)
     runs = all(torch.equal(part.mask.start, first.mask.start) for part in parts)
     if not alike or not runs or not all(torch.equal(part.mask.stop, first.mask.stop) for part in parts):
-        raise RecordingError(f"{first.site.module} hides other keys, or scales otherwise, in one part than in another.")
+        raise RecordingError(f"{first.site.module} hides different keys, or scales differently, in different parts.")
     # A single key/value head (MQA) is not split: every process has the same one.
     shared = first.k.shape[1] == 1 and all(torch.equal(part.k, first.k) for part in parts[1:])
 

@@ -149,7 +149,7 @@ def heads_linking(
                 lacking[stack] = place if isinstance(place, str) else str(key_place)
                 break
             if rows is columns and place is not None and place == key_place:
-                raise TextError(f"{query!r} and {key!r} are one and the same word of this text: give two.")
+                raise TextError(f"{query!r} and {key!r} are the same word of this text: give two.")
             names = (_name_of(rows, text, place), _name_of(columns, text, key_place))
             written = written or rows.texts[text]
             links += _of_layer(layer, text, rows, columns, place, key_place)

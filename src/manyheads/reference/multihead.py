@@ -188,7 +188,7 @@ def _expect(weights: Weights, **shapes: tuple[int, ...]) -> None:
         array = getattr(weights, name)
         if array is not None and array.shape != shape:
             owner = type(weights).__name__
-            raise ShapeError(f"{owner}.{name} has shape {array.shape}; beside the other weights it must be {shape}.")
+            raise ShapeError(f"{owner}.{name} has shape {array.shape}; to fit the other weights it must be {shape}.")
 
 
 @dataclass(frozen=True)

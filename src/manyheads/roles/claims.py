@@ -8,7 +8,7 @@ count as one. Over all heads and all rules together the false discovery rate is 
 tests depend on each other. That a claim is not chance does not make it large: the rules' floors and baselines do.
 
 `failed_conditions` is the one place that decides whether figures satisfy a rule; `failing` puts what it returns into
-words. That something was looked for and not found is a result, too, but a bare "no" does not say what was missed.
+words. That something was looked for and not found is a result as well, but a bare "no" does not say what was missed.
 
 Sources: Hanley and MacGibbon 2006 (bootstrap); Kish 1965 (texts of unlike length as so many of equal length); of the
 tests themselves, `roles.chance`.
@@ -72,7 +72,7 @@ class Claim:
 
     `score` lets special tokens win; `given` leaves them out: for a mass, its share of what does not go to the sinks;
     for an accuracy, the same among words. `norm` is the score by weight x value norm. `chance` is the highest chance
-    level (`chances` has each by name), `low` to `high` the 95 % interval of what is held against it, `over_low` to
+    level (`chances` has each by name), `low` to `high` the 95 % interval of what is compared with it, `over_low` to
     `over_high` that of how far it is above that chance on the same texts (narrower than the two apart: both are high
     where texts are easy). `num_texts`: how many texts hold the cases, `effective_texts`: how many of equal length these
     are worth. `baselines` are what fixed guesses get, `beyond` what else is known (the score where those fail). None:
@@ -108,7 +108,7 @@ class Claim:
 
     @property
     def tested(self) -> float:
-        """What is held against chance: an accuracy among words, a mass as it is."""
+        """What is compared with chance: an accuracy among words, a mass as it is."""
         return self.given if self.given is not None and self.baselines else self.score
 
     @property
@@ -203,7 +203,7 @@ class Half:
             shares = self.replicates(name), self.replicates(chance)
             difference = shares[0] - shares[1]
             spread = replicate_error(difference)
-            # The spread of so many draws is a guess, too: no more degrees of freedom than there are replicates.
+            # The spread of so many draws is a guess as well: no more degrees of freedom than there are replicates.
             freedom = np.minimum(self.effective_texts(name), REPLICATES) - 1
             tests = map(p_of_spread, difference[:, 0].tolist(), spread.tolist(), freedom.tolist())
             known = ~np.isnan(self.table.interval(name, self.half)[0]) & (spread > 0)

@@ -302,7 +302,7 @@ def rules_of(statistics: Sequence[Statistic]) -> tuple[Rule, ...]:
 
 
 def check_resume(resume: str | Path | None) -> None:
-    """Errors: FileAccessError for what is not a folder to resume from, or holds what is not part of such a run."""
+    """Errors: FileAccessError for a file, or a folder that holds anything but such a run."""
     if resume is None:
         return
     if Path(resume).is_file():
@@ -316,7 +316,7 @@ def questions_of(rules: Iterable[Rule]) -> dict[str, str]:
 
 
 def fixed_questions(patterns: Iterable[str], passages: bool) -> dict[str, str]:
-    """What is asked of any texts, before anything is known of them; `passages`: of reference, too."""
+    """What is asked of any texts, before anything is known of them; `passages`: of reference as well."""
     rules = (*RULES, SINK_RULE, *ASKED, *map(own_rule, patterns), *(coreference_rules() if passages else ()))
     return questions_of(rules)
 

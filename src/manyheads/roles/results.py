@@ -279,7 +279,7 @@ def role_named(words: str, questions: Mapping[str, str], probes: Mapping[str, st
     if len(meant) == 1:
         return meant[0]
     if words in PROBES and not probes:
-        raise StatisticError(f"{words!r} is a probe, which was not asked: give probes=True (--probes).")
+        raise StatisticError(f"{words!r} is a probe, which was not run: give probes=True (--probes).")
     why = f"{words!r} may mean several roles" if meant else f"no head was asked for {words!r}"
     near = meant or nearest(words, known)
     if not near:

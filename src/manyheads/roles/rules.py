@@ -15,7 +15,7 @@ texts that the head was not chosen on, the most frequent offset (by a tenth and 
 position and part of speech preserved and the link itself destroyed, and even chance where the offset fails
 (`statistics.defined.syntax`).
 
-The conditions that a rule sets are in `roles.claims`, and their words, too. How a role is shown is in
+The conditions that a rule sets are in `roles.claims`, and their words as well. How a role is shown is in
 `roles.words.role_table`.
 """
 
@@ -118,7 +118,7 @@ class Rule:
 
     @property
     def tested(self) -> str:
-        """The statistic that is held against chance."""
+        """The statistic that is compared with chance."""
         return self.given or self.statistic
 
     @property

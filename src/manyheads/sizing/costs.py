@@ -243,7 +243,7 @@ class Sizing(Shown, Plotted, NotIterated):
         checked_overhead(overhead)
         architecture, ask = self.served, self.ask
         if why := architecture.why_untold("cache"):
-            raise ModelError(f"what fits cannot be told of {self.name}, for its cache cannot: {why}.")
+            raise ModelError(f"what fits is not known for {self.name}, since its cache is not: {why}.")
         size_bytes = memory_bytes(memory)
         free_bytes = int(size_bytes * overhead)
         cache, room = self.cache, size_bytes - free_bytes - self.weight_bytes
@@ -300,7 +300,7 @@ class Sizing(Shown, Plotted, NotIterated):
         stream, and what is not a decoder; ModelError where the cache cannot be told.
         """
         if self.ask.streaming is not None:
-            raise ShapeError("streaming: what streams is counted for one memory, as in fits('80 GB'), not on GPUs.")
+            raise ShapeError("streaming: streaming heads are counted for one memory, as in fits('80 GB'), not on GPUs.")
         count, size_bytes = parsed_gpus(gpus)
         placement = Placement(
             name=self.name,
@@ -485,7 +485,7 @@ def cached_numbers(architecture: Architecture, length: int, source: int) -> int:
 
 
 def allocated_numbers(architecture: Architecture, length: int, source: int) -> int:
-    """Numbers to set aside beforehand for one text of `length` tokens: a window has a place for the newest, too."""
+    """Numbers to set aside beforehand for one text of `length` tokens: a window has a place for the newest as well."""
     return sum(term.numbers(length, source) for term in cache_terms(architecture))
 
 

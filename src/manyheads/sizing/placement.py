@@ -43,7 +43,7 @@ from manyheads.sizing.architecture.architecture import Architecture, Attention, 
 from manyheads.sizing.memory import FAR, PUBLISHED, Ask, Fit, checked_overhead, memory_bytes
 
 BLOCK = 16
-"""Tokens of a block of the cache unless said: vLLM's default."""
+"""Tokens in a block of the cache, by default: vLLM's default."""
 
 CHUNK = 2048
 """Tokens of prompts that are computed at once unless said: vLLM's default (`max_num_batched_tokens`)."""
@@ -73,7 +73,7 @@ class Placement(Shown):
     """A model on `tensor` x `pipeline` equal GPUs, and how many texts they serve.
 
     `memory_bytes`: of one GPU. `block`: tokens of a block of the cache; `prefix`: tokens that all texts begin with;
-    `chunk`: tokens of prompts computed at once; `overhead`: the share of each memory that stays free. `enough`: the
+    `chunk`: prompt tokens computed at once; `overhead`: the share of each memory that stays free. `enough`: the
     smallest number of such GPUs, layers divided over all of them, that holds these texts, where this one does not; None
     where none up to 64 does.
     """
@@ -185,7 +185,7 @@ def divided(count: int, tensor: int | None, pipeline: int) -> int:
     if tensor is None:
         if count % pipeline:
             raise ShapeError(
-                f"{pipeline=}: {count} GPUs do not divide into so many stages. Use one of {divisors(count)}."
+                f"{pipeline=}: {count} GPUs cannot be divided into that number of stages. Use one of {divisors(count)}."
             )
         tensor = count // pipeline
     whole("tensor", tensor, 1, ShapeError)
@@ -227,7 +227,7 @@ def shards(architecture: Architecture, tensor: int, pipeline: int) -> list[Archi
     heads whose keys and values it keeps. Raises ShapeError or ModelError for what cannot be divided so."""
     name, num_layers = architecture.name, len(architecture.layers)
     if why := architecture.why_untold("cache"):
-        raise ModelError(f"what fits on GPUs cannot be told of {name}, for its cache cannot: {why}.")
+        raise ModelError(f"what fits on GPUs is not known for {name}, since its cache is not: {why}.")
     if not architecture.generates or architecture.has_source or any(layer.stack for layer in architecture.layers):
         raise ShapeError(
             f"{name} is not a decoder: GPUs are counted for models that write token by token, in one stack."

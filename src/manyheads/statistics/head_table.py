@@ -173,7 +173,7 @@ class HeadTable(PerHeadResult):
 
     @property
     def without_cases(self) -> dict[str, str]:
-        """Of each statistic that is NaN for every head, why it is."""
+        """Why each statistic that is NaN for every head is NaN."""
         return {
             statistic.name: self.sinks.because
             if "sinks" in statistic.asks and not self.sinks.names

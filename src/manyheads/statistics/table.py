@@ -120,8 +120,8 @@ def choose(
 
     A pattern is a shell's: "det.*" is every name that begins so, and "det" itself where there is one. `survey` is the
     beginning of the texts, for what is defined only where people have annotated them. `crosses`: whether "default" and
-    "all" have the statistics of cross-attention, too; `images`: whether there are pictures in the text, of which some
-    statistics are.
+    "all" have the statistics of cross-attention as well; `images`: whether there are pictures in the text, of which
+    some statistics are.
     Errors: StatisticError names the nearest, or what the texts lack.
     """
     if not isinstance(request, Iterable) or isinstance(request, bytes):
@@ -201,7 +201,7 @@ class Annotated:
         if (statistic := named(item)) is not None:
             if statistic.asks & IMAGES and not self.images:
                 raise StatisticError(
-                    f"{item!r} is about the pictures in a text, and here are none: give mh.Inputs(text, image=...)."
+                    f"{item!r} is about the pictures in a text, and there are none: give mh.Inputs(text, image=...)."
                 )
             return [statistic.name]
         # As what is annotated, what is about pictures is there for a pattern only where they are.
@@ -242,7 +242,7 @@ class Annotated:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a name fits a shell's pattern; "det.*" fits "det", too."""
+    """Whether a name fits a shell's pattern; "det.*" fits "det" as well."""
     return fnmatchcase(name, pattern) or (pattern.endswith(".*") and fnmatchcase(name, pattern[:-2]))
 
 

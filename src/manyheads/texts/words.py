@@ -289,7 +289,7 @@ class Words:
 
     @staticmethod
     def of(tokens: Tokens, by: By = "words") -> Words:
-        """The words of a batch of texts: by a name in `wordspans.WAYS`, or the spans of each text's words, given.
+        """The words of a batch of texts: by a name in `wordspans.WAYS`, or by the spans of each text's words.
 
         A token belongs to the word that its first character other than white space lies in; a token of white space
         alone, or of no character, to none. A word in which no token begins has no token: it is in `spans`, and is no
@@ -305,7 +305,9 @@ class Words:
             one_of("by", by, WAYS, TextError, "is not a way to find words", ", or give spans")
         texts, offsets, source = texts_and_offsets(tokens)
         if texts is not tokens.texts and not isinstance(by, str):
-            raise TextError("spans were given, but this recording knows no offsets to lay them on: use by='words'.")
+            raise TextError(
+                "spans were given, but this recording has no character offsets to match them with: use by='words'."
+            )
         if isinstance(by, str):
             spans = tuple(tuple(WAYS[by](text)) for text in texts)
         else:
@@ -475,7 +477,7 @@ MOST_SPACES = 4  # more of one kind are counted: ␣×12
 def readable(tokens: Tokens, text: int = 0) -> tuple[str, ...]:
     """Each token of a text as people read it, never empty: what stands there in the text, without vocabulary marks.
 
-    Of white space alone the characters are shown (␣ ↵ ⇥), of a part of a character its bytes (\\xf0\\x9f); where the
+    White space alone is shown as its characters (␣ ↵ ⇥), a part of a character as its bytes (\\xf0\\x9f); where the
     offsets are unknown, the marks of pieces (Ġ, ▁, ##, </w>) are read. Special tokens keep their names.
     """
     # For each text which of its tokens the tokenizer added.

@@ -1,6 +1,6 @@
 """What is wrong with a head while its model trains: rules with a limit each, and the step at which a head crossed one.
 
-A head alerts once for each rule, at the first watched step past its limit; whether it is past it now is said, too.
+A head alerts once for each rule, at the first watched step past its limit; whether it is past it now is said as well.
 Limits are where people who train look twice, not proofs: 100 is where QK-clip sets in (Kimi K2 2025), entropy near 0
 goes before a loss that diverges (Zhai et al. 2023), and a head that adds next to nothing to its layer's output is dead.
 """

@@ -2,7 +2,7 @@
 
 A loop hands over a batch, and nobody says what stands in it: texts padded on either side, or several packed into one
 row, kept apart by the mask alone. What a row may see tells both. A position that no row sees is padding (an attention
-mask among the model's inputs says so, too). A text begins where nobody looks across: no row from there on sees an
+mask among the model's inputs says so as well). A text begins where nobody looks across: no row from there on sees an
 earlier key, and no earlier row sees a key from there on. A sliding window does look across, also where it does not
 reach back to the beginning; attention within chunks (Llama 4) does not, so that there positions have to tell.
 

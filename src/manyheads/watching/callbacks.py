@@ -29,8 +29,8 @@ class HeadWatch(WatchCallback, TrainerCallback):
     go to `out`, those of `log_heads` also to the reporters, and `pictures` to TensorBoard, W&B and trackio. `every`,
     `statistics`, `rows`, `out`, `log_heads`, `pictures`, `on_alert`, `limits`, `unseen`: as in `watch`; an alert that
     is to stop the training ends it after that step, as `should_training_stop` does (`stopped_by` says why). `layers`:
-    whether layers are logged, too. `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its `alpha`
-    is 0.5).
+    whether layers are logged as well. `qk_clip`: the largest logit allowed, held by `QKClip` after each step (its
+    `alpha` is 0.5).
 
     `.watch` is the open watch. After an error in the training, `close()` (the next training also does this).
     """

@@ -261,7 +261,8 @@ def _read_part(file: Path, stamp: tuple[int, int, int]) -> _Part:
     if lacking:
         raise RecordingError(
             f"{file} is not a history of heads: it has no column {lacking[0]!r} "
-            f"(its columns: {few(columns, 3)}). One has step, stack, layer, head and a column a statistic."
+            f"(its columns: {few(columns, 3)}). Such a history has step, stack, layer, head and a column for each "
+            "statistic."
         )
     statistics = tuple(
         name

@@ -464,8 +464,8 @@ class Watch:
             layouts = sorted({layout for layout in everyone if layout != "[]"})
             if len(layouts) > 1:
                 raise ModelError(
-                    f"the processes of this training saw unlike layers ({len(layouts)} kinds): a watch adds what each "
-                    f"of them saw of the same model."
+                    f"the processes of this training saw different layers ({len(layouts)} kinds): a watch adds what "
+                    f"each of them saw of the same model."
                 )
             for fields in json.loads(layouts[0]) if layouts else ():  # a process without a batch learns them
                 site = Site.from_dict(fields)
@@ -561,9 +561,9 @@ class WatchCallback:
     - `statistics`: as in `watch`.
     - `rows`: read so many rows of each text; None: all.
     - `out`: where each head's numbers are kept.
-    - `layers`: whether each layer is logged, too.
+    - `layers`: whether each layer is logged as well.
     - `qk_clip`: the largest logit allowed, held from the first step on.
-    - `log_heads`: heads that are logged one by one, too.
+    - `log_heads`: heads that are logged one by one as well.
     - `pictures`: whether histograms and grids are logged.
     - `on_alert`: what to do where a head crosses a limit, as in `watch`.
     - `limits`: of alerts, in place of their own.

@@ -180,7 +180,7 @@ class TrainingTap:
 
     def _require_seen(self, state: Tap) -> None:
         """A pass is over. Errors: ModelError where nothing of it was seen, and that ends the training."""
-        # Layers that the guard refused are sites, too, of which nothing was observed.
+        # Layers that the guard refused are sites as well, of which nothing was observed.
         was_blind, self.is_blind = self.is_blind, state.sites.keys() <= state.unread.keys()
         if self.is_blind and not self.lenient:
             raise ModelError(no_way_in(self.model, type(self.model).__name__, state.unread))
@@ -268,9 +268,7 @@ def unwrapped(model: nn.Module) -> tuple[nn.Module, list[nn.Module]]:
     Errors: ModelError.
     """
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"a torch module is watched, not a {type(model).__name__}: of a loaded model that is lm.model."
-        )
+        raise ModelError(f"watch a torch module, not a {type(model).__name__}: for a loaded model that is lm.model.")
     if isinstance(model, nn.DataParallel) and len(model.device_ids) > 1:
         raise ModelError(
             "nn.DataParallel runs copies of the model in threads of their own, which cannot be watched: use "

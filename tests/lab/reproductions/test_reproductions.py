@@ -139,7 +139,7 @@ def test_retrieval_heads_of_a_published_file_are_counted(tmp_path):
     assert f"{Head('', *places[51])} 0.90, {Head('', *places[60])} 0.40, " in made.document["notes"][0]
     save_chart(made.result.chart, tmp_path / "figure.svg")
     (tmp_path / "other.json").write_text('{"sparsity": 0.5}')
-    with pytest.raises(FileAccessError, match="none of the lists of heads"):
+    with pytest.raises(FileAccessError, match="not one of the lists of heads"):
         reproduce("wu-scores", tmp_path / "other", file=tmp_path / "other.json")
     assert not (tmp_path / "other").exists()
     assert "3.2 % of this file" in wu_scores.rows_of({Head("", 0, 0): 0.2}, "llama-2-7b-80k")[0].paper

@@ -219,7 +219,7 @@ def test_only_a_finished_whole_training_of_code_is_bundled(finished, tmp_path, c
     refuses(FileAccessError, "cannot read .*report.json", bundle, tmp_path, tmp_path / "made")
     (finished / "report.json").write_text(json.dumps(report))
     monkeypatch.setattr(bundling, "MOST_BYTES", 1000)
-    with pytest.raises(ModelError, match="bytes: more than 1,000 is too much to come with everything"):
+    with pytest.raises(ModelError, match="bytes: more than 1,000 is too much to bundle"):
         bundle(finished, tmp_path / "made")
     assert bundling.main([]) == 2 and "usage: python -m manyheads.lab.training.bundle" in capsys.readouterr().err
     assert bundling.main([str(tmp_path)]) == 2 and "cannot read" in capsys.readouterr().err

@@ -165,7 +165,7 @@ def test_other_attention_is_what_it_says(fresh):
     # No softmax has such outputs, and nobody is told that one had.
     with pytest.raises(GuardError):
         measure_call(model, ids, statistics=["entropy"])
-    with pytest.raises(ModelError, match="attention='relu' is none of ours: use one of softmax, learned-sink, sigmoid"):
+    with pytest.raises(ModelError, match="'relu' is not supported: use one of softmax, learned-sink, sigmoid"):
         replace(CONFIG, attention="relu")
 
 

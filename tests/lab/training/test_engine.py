@@ -302,8 +302,8 @@ def test_files_that_are_no_checkpoint_are_told_apart(tmp_path):
 
 def test_settings_that_cannot_be_are_refused():
     refuses(PlanError, "steps=0: give 1 or more", Settings, steps=0)
-    refuses(PlanError, "precision='fp8' is none of ours: use one of float32, bf16", Settings, steps=1, precision="fp8")
-    refuses(PlanError, "optimizer='sgd' is none of ours: use one of adamw, muon", Settings, steps=1, optimizer="sgd")
+    refuses(PlanError, "precision='fp8' is not supported: use one of float32, bf16", Settings, steps=1, precision="fp8")
+    refuses(PlanError, "optimizer='sgd' is not supported: use one of adamw, muon", Settings, steps=1, optimizer="sgd")
 
 
 def test_histories_keep_what_was_not_taken_apart_from_what_was():

@@ -107,7 +107,7 @@ GOOD = f"1 1 {REST}\n"
     ({"train": GOOD + f"3 1 {REST}\n"}, "cycle 1 of unit 3 came, and here follows cycle 2 of unit 1, or cycle 1 of"),
     ({"train": GOOD + f"2 1 {REST}\n1 2 {REST}\n"}, "line 3: cycle 2 of unit 1 came"),
     ({"train": GOOD + f"\n\n2 2 {REST}\n"}, "line 4: cycle 2 of unit 2 came"),
-    ({"train": "\n \n"}, "train_FD001.txt has no line with anything in it"),
+    ({"train": "\n \n"}, "train_FD001.txt has only empty lines"),
     ({"left": ""}, "RUL_FD001.txt has 0 rows, and test_FD001.txt has 1 units: each needs its row"),
     ({"left": "7\n8\n"}, "RUL_FD001.txt has 2 rows, and test_FD001.txt has 1 units"),
     ({"left": "7 8\n"}, "RUL_FD001.txt, line 1: 2 columns came, and a line has one"),

@@ -275,6 +275,7 @@ def test_kernels_that_are_wrong_are_refused(rng, monkeypatch, request_class, wor
     monkeypatch.setattr(trial, "TRIED", {})
     monkeypatch.setattr(launches, "launch", spoiled(launches.launch))
     message = (
-        f"The kernels of the pass are wrong on cpu: on trial {words}. Set MANYHEADS_PASS=tiles to do without them."
+        f"The kernels of the pass give wrong numbers on cpu: on trial {words}. Set MANYHEADS_PASS=tiles to do "
+        "without them."
     )
     refuses(ModelError, message, prepare(case.tokens, asked)._run, case.layer, "auto", trial=True)

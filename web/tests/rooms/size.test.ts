@@ -61,7 +61,7 @@ describe("rules", () => {
   it("fit, or are said at the slider that was moved", () => {
     expect(objection(words, "embed_dim")).toBeNull();
     expect(objection({ ...words, embed_dim: 100 }, "embed_dim")).toEqual({
-      slider: "width", words: "The width must be a multiple of the heads: 100 is none of 12. Widths that are: 96 and 108.",
+      slider: "width", words: "The width must be a multiple of the heads: 100 is not a multiple of 12. Widths that are: 96 and 108.",
     });
     expect(objection({ ...words, embed_dim: 100 }, "num_heads")?.slider).toBe("heads");
     expect(objection({ ...words, embed_dim: 100, head_dim: 64 }, "embed_dim")).toBeNull();

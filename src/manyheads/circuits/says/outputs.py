@@ -299,7 +299,7 @@ def head_output(
     - `keys`: at most so many columns: the word that asks, those with the largest shares, and one for all others. None:
       every key has a column.
     - `sinks`: where the model parks its look (`measure(...).sinks`), beside special tokens. None: what the recording
-      knows of it.
+      knows about it.
 
     Cost: O(keys * d). Errors: HeadError; TextError for a word that is not in the text, or is there several times;
     ShapeError for positions and texts that are not there.

@@ -195,7 +195,7 @@ class StreamShares(Shown, NotIterated):
     - `components`, `kinds`: as those of an `Attribution`: "embedding", "L0H0", ..., "L0 feed-forward", biases of norms.
     - `shares`: shares of the final state, along it; they sum to 1. Below 0: against it. Where norms stand in the stream
       itself (BERT), each makes the shares before it smaller.
-    - `lengths`: of what each gives, before a norm of its branch; NaN for "norm rounding".
+    - `lengths`: the length of each component's output, before a norm of its branch; NaN for "norm rounding".
     - `final`: the state that the model ends with, or that its unembedding reads.
     - `next_tokens`: the likeliest after this token, of a model that goes on with a text; else empty.
     """
@@ -252,7 +252,7 @@ def stream_shares(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0)
     of_body: object = next((getattr(outputs, name) for name in names if hasattr(outputs, name)), None)
     states = stream.read_by_head if goes_on else of_body
     if not isinstance(states, Tensor):
-        raise ModelError(f"{lm.name} ({type(lm.model).__name__}) gives no final state, so nothing is a share of it.")
+        raise ModelError(f"{lm.name} ({type(lm.model).__name__}) gives no final state to take shares of.")
     with torch.enable_grad(), exact_arithmetic():
         final = exact(states[0, position])
         along = final.detach() / final.detach().square().sum()
@@ -269,7 +269,7 @@ def stream_shares(lm: LoadedModel, tokens: Tokens, position: int, text: int = 0)
     if not abs(shares.sum() - 1) <= EXACT[lm.dtype] * max(1.0, np.abs(shares).sum()):
         raise ModelError(
             f"{lm.name}: the shares of its components in a final state add up to {shares.sum():.6g}, not to 1: "
-            f"something enters its residual stream that is not known here."
+            f"something that is not known here enters its residual stream."
         )
     likeliest: tuple[NextToken, ...] = ()
     if goes_on and isinstance(logits := getattr(outputs, "logits", None), Tensor):
@@ -335,8 +335,8 @@ class _Branch:
         out = out if gain is None else out * gain[:, None]
         if not _near(out.flatten(-2), joined.flatten(-2), out.flatten(-2).norm(dim=-1), tolerance):
             raise ModelError(
-                f"{site}: something acts between what its heads give and what the output projection reads (a gate, a "
-                f"norm), so what its heads add is not known."
+                f"{site}: something (a gate, a norm) acts between its heads and the output projection, "
+                f"so what its heads add is not known."
             )
         with exact_arithmetic():
             form, passed = None, gave
@@ -360,8 +360,8 @@ class _Branch:
         size = torch.stack(parts).square().sum((0, -1)).sqrt()
         if not _near(torch.stack(parts).sum(0), after, size, tolerance):
             raise ModelError(
-                f"{site}: between what its output projection gives and the residual stream something acts that is "
-                f"neither a factor nor a norm, so what its heads add is not known."
+                f"{site}: something that is neither a factor nor a norm acts between its output projection and the "
+                f"residual stream, so what its heads add is not known."
             )
         return addition
 
@@ -379,9 +379,9 @@ def _double(x: Tensor | None) -> Tensor:
 class _Follower(CallsOfTorch):
     """Follows what output projections give from operation to operation, to the sum in which the stream takes it.
 
-    A result of the same size as what is followed is followed, too: of dropout, of a norm's steps, of a change of shape
-    or dtype. Tensors are known by their identity, and so are held as long as they are followed. Of anything else the
-    row of one position is kept (or all rows, of `slice(None)`), at once: models add in place.
+    A result of the same size as what is followed is followed as well: of dropout, of a norm's steps, of a change of
+    shape or dtype. Tensors are known by their identity, and so are held as long as they are followed. Of anything else
+    the row of one position is kept (or all rows, of `slice(None)`), at once: models add in place.
 
     `only`: the one layer that is followed, "" for all.
     """
@@ -439,7 +439,7 @@ class _Follower(CallsOfTorch):
         branch = self.branches.get(str(site))
         if branch is None or branch.before is None:
             raise ModelError(
-                f"{site}: what its output projection gives was not seen to enter a sum with the residual stream, so "
+                f"{site}: its output projection's result was not seen to be added to the residual stream, so "
                 f"what its heads add is not known."
             )
         return branch.addition()

@@ -323,8 +323,8 @@ def _means_of_rows(
             if not abs(missing) <= exact * max(1.0, float(np.abs(values).sum()), float(row.products.abs().max())):
                 raise ModelError(
                     f"{head} of {lm.name}: what wrote its {side} adds up to {values.sum():.6g} in the mean of its "
-                    f"rows, and the model's own log-odds less its named rows are "
-                    f"{log_odds - sum(named.values()):.6g}: something enters its stream that is not known here, so "
+                    f"rows, and the model's own log-odds minus its named rows are "
+                    f"{log_odds - sum(named.values()):.6g}: something that is not known here enters its stream, so "
                     f"its weights are not explained."
                 )
             missed.append(abs(missing))

@@ -38,7 +38,7 @@ def head_of(lm: LoadedModel, head: HeadLike) -> Head:
     require_all_heads(lm.model, lm.name, "why")
     chosen = lm.spec.select(head).heads
     if len(chosen) != 1:
-        raise HeadError(f"{head!r} is {len(chosen)} heads, and a weight is of one: give it as 'L3H1'.")
+        raise HeadError(f"{head!r} is {len(chosen)} heads, and a weight belongs to one: give it as 'L3H1'.")
     return chosen[0]
 
 
@@ -47,7 +47,8 @@ def read_one(lm: LoadedModel, text: TextOrRecording) -> Batch:
     if isinstance(text, Recording):
         if text.tokens.num_texts != 1:
             raise RecordingError(
-                f"this recording holds {text.tokens.num_texts} texts, and one weight is of one: give the text itself."
+                f"this recording holds {text.tokens.num_texts} texts, and one weight belongs to one: give the text "
+                "itself."
             )
         return batch_of(lm, text.tokens, 0)
     return read(lm, Inputs([text], long="whole"), only_texts=True).batch([0])
@@ -153,7 +154,7 @@ def require_same(lm: LoadedModel, recording: Recording, call: AttentionCall, que
         or not bool((recorded - q).norm() <= 10 * TOLERANCE[call.q.dtype] * q.norm())
     ):
         raise RecordingError(
-            f"this recording is not of {lm.name} as it is now (its model is "
-            f"{recording.provenance.get('model', 'not named')}): its queries of {call.site} are others. Give the text "
+            f"this recording was not made with {lm.name} as it is now (its model is "
+            f"{recording.provenance.get('model', 'not named')}): its queries of {call.site} differ. Give the text "
             f"itself, or the model that was recorded."
         )

@@ -54,7 +54,7 @@ class Row:
 
     @classmethod
     def of(cls, call: AttentionCall, head: int, query: int | Int[Tensor, "r"]) -> Row:
-        """`head`: its index in the layer. Of the only text of a call."""
+        """The row of the only text of a call; `head` is its index in the layer."""
         q, k = (x.detach()[0] for x in (call.q, call.k))
         q, k = q[head, query].double().cpu(), k[call.site.kv_head_of(head)].double().cpu()
         rule = call.rule.heads([head])
@@ -85,7 +85,7 @@ class Row:
         return torch.cat([scores, call.rule.sinks.detach().double().cpu()[:, None]], -1).softmax(-1)[:, :-1]
 
     def scores(self, products: Float64[Tensor, "*w k"]) -> Float64[Tensor, "*w k"]:
-        """Softcap, bias and mask on products; -inf where hidden."""
+        """Products after softcap, bias and mask; -inf where hidden."""
         bias = None if self.bias is None else self.bias.expand_as(products)
         return self.call.rule.finish_cells(products.clone(), bias).masked_fill(~self.visible, -math.inf)
 
@@ -96,7 +96,7 @@ class Row:
     def log_odds(
         self, products: Float64[Tensor, "*w k"], key: int | Int[Tensor, "*w"], against: int | None
     ) -> Float64[Tensor, "*w"]:
-        """Of the key against one other, or against all others and the sink together, if its products were these."""
+        """Log-odds of the key against one other, or against all others and the sink together, for these products."""
         scores = self.scores(products)
         at_key = scores.gather(-1, _index(key, scores))
         rivals = scores[..., against, None] if against is not None else self._rivals(scores, key)

@@ -94,7 +94,7 @@ def split(lm: LoadedModel, batch: Batch, stream: Stream, row: Row, side: Side, c
     - `stream`: of that block, with the row's layer among `reads`.
     - `contrast`: coefficients of keys, for `vectors` of the keys' side.
 
-    Errors: ModelError where what lies between the stream and the layer is not linear, or a sum misses the model's own.
+    Errors: ModelError where a step between the stream and the layer is not linear, or a sum misses the model's own.
     """
     asks, num_dims = torch.as_tensor(row.query, device="cpu").reshape(1), len(row.q)
     where = row.visible.nonzero()[:, 0] if side == "key" else asks
@@ -294,13 +294,13 @@ class Reach:
     ) -> Reach:
         """`where`: the places; `first`: a cotangent at each, whose gradients `of_entries` and `at_point` are.
 
-        Errors: ModelError where what lies between the stream and the layer is not linear.
+        Errors: ModelError where a step between the stream and the layer is not linear.
         """
         read, name = stream.reads[str(call.site)], call.site.heads[head]
         live = call.q if side == "query" else call.k
         index = head if side == "query" else call.site.kv_head_of(head)
         if not live.requires_grad:
-            raise ModelError(f"{name} of {lm.name}: nothing that is known of its stream reaches its {side}.")
+            raise ModelError(f"{name} of {lm.name}: nothing that is known in its stream reaches its {side}.")
         where, first = where.to(live.device), first.to(live.device)
         if (id(live), "linear") not in stream.known:
             require_linear(live, stream.entries, lm.name, f"the {side} of {name}")
@@ -412,7 +412,7 @@ class Reach:
             raise ModelError(
                 f"{row.call.site.heads[row.head]} of {lm.name}: the parts of its score add up to "
                 f"{float(products[:, worst].sum()):.6g}, and the model's own q . k is "
-                f"{float(row.products[worst]):.6g}: something reaches its queries or keys that is not known here, so "
+                f"{float(row.products[worst]):.6g}: something that is not known here reaches its queries or keys, so "
                 f"its weights are not explained."
             )
         return missing if coarsest != self.live.dtype else torch.zeros_like(missing)

@@ -58,7 +58,7 @@ class Why(Plotted, Tabular, NotIterated):
     """Why a head looks from one token to another: the log-odds of that weight, split over what was written.
 
     - `query`, `key`: a row for each writer of the query's stream, and of the keys'; the largest shares first. Each of
-      the two adds up to `total`: they are two views of the same sum, by whose query it was and by whose key.
+      the two adds up to `total`: they are two views of the same sum, one by the query's writers, one by the key's.
     - `from_token`, `to_token`: the token that looks, and the one that is looked at, with its weight.
     - `against`: the other token with its weight; None for all other keys together.
     - `next`: the row's other keys with the largest weights.
@@ -152,7 +152,7 @@ class Why(Plotted, Tabular, NotIterated):
             heads = [row.writer for row in self.query if row.looks_at is not None]
             raise HeadError(
                 f"{name} is not a head that wrote {'either side' if side is None else f'the {side}'} of this weight: "
-                f"there are {', '.join(heads[:5]) or 'none'}{' ...' if len(heads) > 5 else ''}."
+                f"these did, {', '.join(heads[:5]) or 'none'}{' ...' if len(heads) > 5 else ''}."
             )
         of_side = max(shares, key=lambda side: abs(shares[side]))
         place = self.from_token if of_side == "query" else self.to_token
@@ -287,7 +287,7 @@ def explain(
     if len(written) == 1:
         raise HeadError(
             f"{of_head} is in the first layer, where the {written[0].name} alone has written: there is nothing to tell "
-            f"apart. Ask a head of a later layer."
+            f"apart. Choose a head in a later layer."
         )
     row = Row.of(call, of_head.index, asks)
     weights = row.weights(row.products)

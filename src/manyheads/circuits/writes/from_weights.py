@@ -117,13 +117,13 @@ def require_tokens(lm: LoadedModel, site: Site) -> None:
     if site.stack == CROSS:
         raise ModelError(
             f"{name} is cross-attention, which reads the encoder's stream and writes to the decoder's: what it writes "
-            f"of a token is no product of its matrices. Ask for a head of the decoder's own attention."
+            f"for a token is not a product of its matrices. Ask for a head of the decoder's own attention."
         )
     if site.stack == VISION or sense_of(lm.model) != TEXT:
         raise ModelError(f"{name} reads pictures or sounds, so what its heads write is not a token.")
     if site.stack == "encoder":
         raise ModelError(
-            f"{name} is of an encoder whose stream leads to no logits: ask for a head of the decoder, as "
+            f"{name} belongs to an encoder whose stream leads to no logits: ask for a head of the decoder, as "
             f"'decoder:L0H0'."
         )
 

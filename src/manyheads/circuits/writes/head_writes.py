@@ -135,7 +135,7 @@ class Writes(Plotted, Tabular, NotIterated):
                 return table
         listed = ", ".join(repr(table.token) for table in self.tables[:LISTED])
         raise TextError(
-            f"no table of {name!r} was made, but of {listed or 'none'}: ask writes(..., tokens=[{name!r}])."
+            f"there is no table for {name!r}, only for {listed or 'none'}: call writes(..., tokens=[{name!r}])."
         )
 
     def to_pandas(self) -> pd.DataFrame:
@@ -236,7 +236,7 @@ def writes(
 
     - `lm`: a loaded model.
     - `head`: as "L12H3".
-    - `texts`: for `positions` and `directions`; no windows are made of a long text.
+    - `texts`: for `positions` and `directions`; a long text is not cut into windows.
     - `source`: what stands for a token where the head reads it: "token" (its embedding and the first block's
       feed-forward on it: what later layers see), "embedding", or "prediction" (the direction that raises its logit,
       which late heads read). By default "token"; for a head of the first layer "embedding", which is all it reads.

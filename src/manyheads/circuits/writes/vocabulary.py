@@ -236,7 +236,7 @@ def _first_block(lm: LoadedModel, path: str, *, past: bool) -> Generator[Callabl
     def read(ids: Tensor, site: Site) -> Tensor:
         inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         if site.stack == "decoder":
-            # What the encoder gives is not read: cross-attention, too, gives zeros.
+            # What the encoder gives is not read: cross-attention as well, gives zeros.
             encoded = torch.zeros(len(ids), 1, lm.spec.embed_dim or 1, device=ids.device, dtype=lm.dtype)
             inputs |= {"decoder_input_ids": ids, "encoder_outputs": (encoded,)}
             inputs["attention_mask"] = torch.ones_like(ids[:, :1])

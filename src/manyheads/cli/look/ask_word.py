@@ -207,7 +207,11 @@ def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
     if drawn is not None:
         label = f"{drawn.head} {drawn.weight:.0%}"
         lines = linked_sentence(answer.words, drawn, label, _colour(answer, drawn), console)
-        rule = "" if pair else "Drawn: the link heaviest for its distance, as every head may look at a neighbour."
+        rule = (
+            ""
+            if pair
+            else "Drawn: the link that is strongest for its distance, since any head may look at a neighbour."
+        )
         sections.append([*lines, *wrapped(rule, console)])
     sections.append(_ranking(answer, console, complete) if pair else _by_word(answer, console, complete))
     remarks = [answer.window] if answer.window else []

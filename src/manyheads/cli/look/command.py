@@ -685,7 +685,7 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
             (
                 "chance",
                 "the same with attention spread evenly, or with the words shuffled: the higher of the two (broad: "
-                "100 %, the evenest spread there is, which such a head comes near to)",
+                "100 %, an even spread, which such a head comes near to)",
             ),
             ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
         ]
@@ -719,7 +719,7 @@ def _role_cells(role: HeadRole | None, yours: dict[str, float], labelled: bool) 
         Text(f"{UNLABELLED} ({near}?)" if near else clean(role.name), style=style),
         Text(figure(evidence.score / full, "share"), style=faint or style),
         Text(figure(evidence.chance / full, "share"), style=faint),
-        # Entropy's interval is of texts of other lengths, too; no spread is more even than an even one.
+        # Entropy's interval is of texts of other lengths as well; no spread is more even than an even one.
         Text(span(evidence.low / full, evidence.high / full, "share"), style=faint),
         Text(figure(score / yours_full if yours_full else math.nan, "share"), style=faint or style),
     ]

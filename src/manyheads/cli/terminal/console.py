@@ -180,7 +180,7 @@ def shortened(text: str, width: int) -> str:
 
 
 def aligned(values: Sequence[float], digits: int = 3, most: int = 6) -> list[str]:
-    """The numbers of one column, all with as many decimals, so that they can be compared by eye.
+    """The numbers of one column, all with the same number of decimals, so that they can be compared by eye.
 
     As many as give the largest `digits` digits and the smallest one, up to `most`; smaller columns as powers of ten.
     """

@@ -195,7 +195,7 @@ def _processor(lm: LoadedModel, sense: str) -> Processor:
     if lm.processor is None:
         raise ModelError(
             f"{lm.name} has no processor to make inputs of {sense}: save one beside the model, or load it with "
-            f"processor=. Why there is none, lm.because says: {lm.because.split('; ')[-1]}."
+            f"processor=. lm.because says why there is none: {lm.because.split('; ')[-1]}."
         )
     part = "image_processor" if sense == PICTURES else "feature_extractor"
     return getattr(lm.processor, part, None) or lm.processor
@@ -215,7 +215,7 @@ def processed(lm: LoadedModel, processor: Processor, subject: str, *args: Any, *
 
 
 def _processed(lm: LoadedModel, sense: str, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
-    """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them, too."""
+    """The inputs of pictures or sounds. Errors: ModelError where what the model reads is not among them as well."""
     processor, name = _processor(lm, sense), str(getattr(lm.model, "main_input_name", ""))
     inputs = processed(lm, processor, f"these {sense}", *args, **kwargs)
     if name not in inputs:
@@ -322,7 +322,8 @@ def sounds_of(audio: AudioLike | Sequence[AudioLike], sampling_rate: int | None,
                 raise ShapeError("the sound holds NaN or infinite samples: clean it first.")
         if rate is None:
             raise RecordingError(
-                f"an array does not say how fast it is: give sampling_rate=, the model hears {model_rate:,}."
+                f"an array does not say how many samples it has a second: give sampling_rate=, the model hears "
+                f"{model_rate:,}."
             )
         if sampling_rate is not None and rate != sampling_rate:
             raise RecordingError(f"{sampling_rate=}, but {os.fspath(sound)} says {rate:,}: leave it out for files.")

@@ -73,7 +73,7 @@ def pictures_in_text(
     ids, limit = inputs["input_ids"], lm.max_positions
     if limit is not None and ids.shape[1] > limit:
         raise TextError(
-            f"the text has {ids.shape[1]:,} tokens, of which pictures are most, but {lm.name} has {limit:,} positions: "
+            f"the text has {ids.shape[1]:,} tokens, most of them from pictures, but {lm.name} has {limit:,} positions: "
             f"give smaller or fewer pictures."
         )
     images = _images(lm, inputs, len(pictures))
@@ -124,7 +124,7 @@ def _processor(lm: LoadedModel) -> Any:
         )
     if any(part in path.lower() for path, _ in lm.model.named_modules() for part in LATENTS):
         raise ModelError(
-            f"{whose} makes tokens of a picture that are not patches of it (a resampler's): nothing can be drawn. Use "
+            f"{whose} makes tokens from a picture that are not its patches (a resampler's): nothing can be drawn. Use "
             f"record_call with all its inputs."
         )
     if getattr(lm.processor, "tokenizer", None) is None or getattr(lm.processor, "image_token", None) is None:

@@ -79,8 +79,8 @@ def convert_to_gqa(
 ) -> Converted:
     """A copy of a loaded model with `num_kv_heads` key/value heads in every layer; `lm` stays as it is, to the bit.
 
-    Each new head is the mean of equally many old ones: of similar ones (`regroup`), else of neighbours. With as many as
-    before, the copy is the same model, to the bit. From MHA or from GQA; 1 is MQA.
+    Each new head is the mean of the same number of old ones: of similar ones (`regroup`), else of neighbours. With as
+    many as before, the copy is the same model, to the bit. From MHA or from GQA; 1 is MQA.
     `texts`: for the table's quality (`metric`, as in `effect`), its decode speed, and errors of attention outputs
     instead of weights. Expect bad numbers: the model is not trained on.
 
@@ -157,7 +157,7 @@ def _require_convertible(lm: LoadedModel, num_kv_heads: object) -> tuple[Site, .
     if type(num_kv_heads) is not int or num_kv_heads < 1 or present % num_kv_heads:
         raise ShapeError(
             f"{num_kv_heads=} does not divide the {present} key/value heads of {lm.name}: each new one is the mean of "
-            f"equally many. Use one of {divisors(present)}."
+            f"the same number of old ones. Use one of {divisors(present)}."
         )
     return sites
 

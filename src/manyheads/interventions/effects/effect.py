@@ -1,8 +1,8 @@
 """`effect`: what a plan changes in a model's outputs, beside the same steps on heads chosen at random.
 
 A change alone means little: removing any head changes something. So a plan is always run beside controls, the same
-steps on as many heads drawn at random (of the stream and of feed-forwards, on as many layers), and the change comes
-with an interval over texts.
+steps on the same number of heads drawn at random (of the stream and of feed-forwards, on as many layers), and the
+change comes with an interval over texts.
 """
 
 from __future__ import annotations
@@ -183,7 +183,8 @@ def effect(
 
 
 def random_plans(plan: Plan, spec: ModelSpec, count: int, seed: int, layers: Shape | None = None) -> list[Plan]:
-    """The same steps on as many heads that the plan does not name, drawn at random; none where there are too few.
+    """The same steps on the same number of heads that the plan does not name, drawn at random; none where there are too
+    few.
 
     Each head that the plan names has one in its place, in every step. Where a step works within a layer (average, copy,
     the output projection), the heads that the plan names there go to one other layer together. So do edits of the

@@ -162,7 +162,7 @@ class Importance(PerHeadResult):
     def agreement(self, other: Importance) -> float:
         """Spearman's rank correlation of two estimates of the same heads. Errors: StatisticError for other heads."""
         if self.heads != other.heads:
-            raise StatisticError("these two estimates are of different heads: compare estimates of one model.")
+            raise StatisticError("these two estimates have different heads: compare estimates of one model.")
         return rank_correlation(self.values, other.values)
 
     def to_dict(self) -> Json:
@@ -255,7 +255,7 @@ def importance(
     batches = _Batches(lm, inputs, metric, by, kind, corpus, reduce, num_tokens)
     notes |= batches.reading.remarks
     if estimator == "gradient" and replaced:
-        raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient takes nothing's place.")
+        raise StatisticError("kind= and corpus= are for the estimator 'ablation': a gradient replaces nothing.")
     try:
         results = batches.results(engine=engine, resume=resume and Path(resume) / by, progress=progress)
     except _NoGradient as error:
@@ -365,7 +365,7 @@ def rank_correlation(a: Float64[ndarray, "n"], b: Float64[ndarray, "n"]) -> floa
     import pandas as pd
 
     if any(len(np.unique(x)) < 2 for x in (a, b)):
-        raise StatisticError("all values are alike, so that they rank nothing: there is no correlation to speak of.")
+        raise StatisticError("all values are equal, so there is no ranking, and no correlation.")
     ranks = np.stack([pd.Series(x).rank().to_numpy() for x in (a, b)])
     return float(np.corrcoef(ranks)[0, 1])
 
@@ -669,7 +669,7 @@ def lowest_heads(
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"
     if (count is None) == (loss is None):
-        raise PlanError(f"{count=} and {loss=}: give one of them, how many heads go or what that may cost.")
+        raise PlanError(f"{count=} and {loss=}: give only one, how many heads go or what that may cost.")
     if way is not None:
         one_of("way", way, WAYS, HeadError)
     if count is None:

@@ -141,7 +141,7 @@ def save(
     # All that can be refused is refused before anything is written.
     if not hasattr(lm.model, "save_pretrained") or not hasattr(lm.model, "config"):
         raise ModelError(
-            f"{lm.name} is a {type(lm.model).__name__}, no model of transformers', so there is no checkpoint of it "
+            f"{lm.name} is a {type(lm.model).__name__}, not a transformers model, so there is no checkpoint of it "
             f"that others could load. Save lm.model.state_dict(), and build and cut the model in code."
         )
     if not type(lm.model).__module__.startswith("transformers."):

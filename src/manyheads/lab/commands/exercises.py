@@ -71,7 +71,7 @@ def practice(
         _print_list(list(practising.EXERCISES.values()), as_json)
         return
     if solution is not None and start is not None:
-        raise LessonError("a solution is judged, or one is begun with --start: give one of the two files.")
+        raise LessonError("give one of the two files: a solution to judge, or one to begin with --start.")
     if solution is None:
         _begin(practising.exercise_of(exercise), start, as_json)
         return

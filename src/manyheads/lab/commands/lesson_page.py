@@ -205,8 +205,8 @@ def _blocks(labels: list[str], columns: list[list[str]], width: int) -> list[str
 
 
 def _written(values: Float64[ndarray, "rows columns"]) -> ndarray:
-    """Numbers in words, all with as many decimals as give the largest three figures; of few, the smallest too: 80.00
-    and 1.25. A point is what may not be seen."""
+    """Numbers in words, all with the same number of decimals as give the largest three figures; of few, the smallest
+    too: 80.00 and 1.25. A point is what may not be seen."""
     sizes = np.abs(values[np.isfinite(values)])
     sizes, places = sizes[sizes > NOTHING * sizes.max(initial=0.0)], 0
     if (sizes % 1).any():

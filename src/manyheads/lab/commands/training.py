@@ -141,7 +141,7 @@ def reproduce(
 ) -> None:
     """Make a published result again on small models: the paper's number beside ours, with seeds and a verdict.
 
-    Writes a page, a figure and the numbers into a folder. What does not come out is shown as such.
+    Writes a page, a figure and the numbers into a folder. Results that do not come out are shown as such.
 
     For example: manyheads reproduce zhai-collapse
     """

@@ -165,7 +165,7 @@ def draw(
     """
     wished = wished_rows(tokens, picture)
     if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-        raise ShapeError(f"{width=} is not a width of a head: give a whole number of 1 or more.")
+        raise ShapeError(f"{width=} is not a width for a head: give a whole number of 1 or more.")
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise PlanError(f"{steps=} is not a number of training steps: give a whole number, 0 for none.")
     if isinstance(reads, str) or not reads or not set(reads) <= set(FEATURES):

@@ -514,8 +514,8 @@ def require_earlier(leaks: Sequence[float], where: str) -> float:
     leak = sum(leaks) / len(leaks)
     if leak > MOST_LEAK:
         raise PlanError(
-            f"{where} is an induction head, and what it reads from may go astray by {leak:.0%} over so many positions "
-            f"(at most {MOST_LEAK:.0%} will do): make previous() below it sharper, or max_positions smaller."
+            f"{where} is an induction head, and the head that it reads from may go astray by {leak:.0%} over so many "
+            f"positions (at most {MOST_LEAK:.0%} will do): make previous() below it sharper, or max_positions smaller."
         )
     return leak
 

@@ -328,7 +328,7 @@ def usual_tolerance(target: float) -> float:
 def _close(target: float, value: float, half: float, digits: int, tolerance: int | float | None) -> bool:
     """Within the tolerance, or equal to the target as far as it is written out, in three figures or more.
 
-    4.2 M is 4.20 M: what rounds to it in three figures is equal, too.
+    4.2 M is 4.20 M: what rounds to it in three figures is equal as well.
     """
     size = abs(target)
     if tolerance is None:

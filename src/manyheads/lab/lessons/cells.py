@@ -109,7 +109,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class CodeLine:
-    """A line of code, and the tables (by label) that it computes: "Q" is "Q, head 1", too."""
+    """A line of code, and the tables (by label) that it computes: "Q" is "Q, head 1" as well."""
 
     text: str
     steps: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class Ran:
         return brief(f"Ran({self.words})")
 
     def table(self, label: str) -> Table:
-        """The table of that label, by which a prediction is judged. Raises KeyError."""
+        """The table with that label, against which a prediction is judged. Raises KeyError."""
         return {table.label: table for table in self.shown}[label]
 
     def to_dict(self) -> Json:
@@ -199,7 +199,7 @@ class Cell:
 
     `code`: the same computation in other libraries, each line beside the table that it computes. `page_part`: a part of
     the page that stands in its place, computes the same and needs no server; "" for parameters and tables. `in_page`:
-    whether a page without a server computes it: web/src/lib/lesson-cells has a function of its name, too.
+    whether a page without a server computes it: web/src/lib/lesson-cells has a function of its name as well.
     """
 
     run: Callable[[Values, Loader], Ran]
@@ -242,7 +242,7 @@ def matrix(
     - `words`: what it holds, in a few words.
     - `values`: numbers of any type, NaN or -inf where nothing may be seen.
     - `rows`: a name for each row; one word or letter is numbered ("token": token 0, token 1).
-    - `columns`: likewise. Of numbered columns the first MAX_COLUMNS are shown, named ones all.
+    - `columns`: likewise. The first MAX_COLUMNS numbered columns are shown, and all named ones.
     - `as_map`: whether it is drawn as a map, its rows queries and its columns keys.
     """
     labels = [

@@ -45,7 +45,7 @@
     - a sum of more products varies more
     - a row of large scores falls to one token
     answer:
-    A model answer, in Markdown, to the end of the block. It may hold facts, too.
+    A model answer, in Markdown, to the end of the block. It may hold facts as well.
     ```
 
 `cell NAME` runs the function of that name: `title:` is what stands above it, every other line is a parameter's value to
@@ -60,12 +60,12 @@ in it at that moment, and the cell is then run and shown.
 `interview NAME` is a question with a model answer, and the points that an answer should make, for the reader to tick.
 `scene NAME` is a scene of the studio's player (word, layer), played on `sentence:` with `head:` and `word:`.
 In the head, `group:` is one of GROUPS, under which the lesson is listed (Basics where none is given). `order:` is a
-number: lessons are listed by it, and one without it comes last. `everyone: yes` marks a lesson that everybody should
-take. `fresh: yes` draws the inputs of all checks again each time the lesson is opened.
+number: lessons are listed by it, and one without it comes last. `everyone: yes` marks a lesson for
+everybody. `fresh: yes` draws the inputs of all checks again each time the lesson is opened.
 
 A page in another language is a file of the same name in a folder of that language's code (pages/de/one-head.md): prose,
 titles and questions are translated, blocks and their inputs stay, in the same order. `words:` in its head is a list of
-"English = translated": choices and inputs, as a question shows them. What cells and verdicts say stays English.
+"English = translated": choices and inputs, as a question shows them. Cells and verdicts stay in English.
 
 Functions have their names in the tables CELLS, CHECKS and FACTS of the pages' modules (`shelf` finds them);
 docs/reference/lessons.md shows how they are written. Why a format of our own: a lesson should be prose that anybody can
@@ -225,7 +225,7 @@ def read_lesson(slug: str, text: str, language: str = ENGLISH) -> Lesson:
     text = text.replace("\r\n", "\n")
     head = _HEAD.match(text)
     if head is None:
-        raise LessonError(f"lesson {slug!r} has no head: begin with a line ---, then title: and so on, then ---.")
+        raise LessonError(f"lesson {slug!r} has no header: begin with a line ---, then title: and so on, then ---.")
     values, lists = _with_lists(f"lesson {slug!r}", head["head"], "sources", "words")
     words = dict(_pair(f"lesson {slug!r}", line, " = ") for line in lists["words"])
     _require(f"lesson {slug!r}", values, ("title", "summary"), ("fresh", "order", "group", "everyone"))
@@ -234,7 +234,7 @@ def read_lesson(slug: str, text: str, language: str = ENGLISH) -> Lesson:
         raise LessonError(f"lesson {slug!r}: order: {order!r} is not a whole number of 0 or more.")
     group = values.get("group", GROUPS[0])
     if group not in GROUPS:
-        raise LessonError(f"lesson {slug!r}: group: {group[:40]!r} is none: use one of {', '.join(GROUPS)}.")
+        raise LessonError(f"lesson {slug!r}: group: {group[:40]!r} is unknown: use one of {', '.join(GROUPS)}.")
     parts: list[Block] = []
     position = head.end()
     for block in _BLOCK.finditer(text, position):
@@ -310,7 +310,7 @@ def _block(slug: str, kind: str, name: str, text: str) -> Block:
 
 def _with_lists(where: str, text: str, *listed: str) -> tuple[dict[str, str], dict[str, list[str]]]:
     """Lines 'name: value', and the entries below each of the lines `listed`, each behind a hyphen."""
-    # A hyphen begins an entry only below its heading: prose may begin a line with one, too.
+    # A hyphen begins an entry only below its heading: prose may begin a line with one as well.
     values, entries, listing = {}, {name: [] for name in listed}, ""
     for line in filter(str.strip, text.split("\n")):
         if listing and line.lstrip().startswith("- "):

@@ -112,7 +112,7 @@ def number(
     - `value`: the default.
     - `low`: the smallest that is taken.
     - `high`: the largest that is taken.
-    - `step`: between the values that may be drawn for a question.
+    - `step`: the distance between values that may be drawn for a question.
     - `others`: which may be drawn beside the default, in place of those in steps.
     """
     return Parameter(name, label, "number", value, low, high, step, others=tuple(others))

@@ -1,7 +1,7 @@
 """A learner's points by lesson and question, kept in the user's state folder. Points that were reached stay.
 
-Wrong answers are counted, too, since each halves what the right one gives; with other inputs a question is a new one.
-A seed of its own tells one learner's file from another's: it is drawn when a progress code is first made.
+Wrong answers are counted as well, since each halves what the right one gives; with other inputs a question is a new
+one. A seed of its own tells one learner's file from another's: it is drawn when a progress code is first made.
 
 The file is written whole or not at all. Where it cannot be written (a home that is read-only), learning goes on, and
 `trouble` has the reason why nothing is kept.

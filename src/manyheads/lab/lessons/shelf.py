@@ -240,7 +240,7 @@ def ask(check: CheckBlock, inputs: Mapping[str, Value] | None = None) -> tuple[s
 
 
 def draw(check: CheckBlock, seed: int) -> Values:
-    """Other inputs for the same question, the same for the same seed; the page's inputs where no others are sound."""
+    """New inputs for the same question, drawn by `seed`; the page's own inputs where no others are sound."""
     # The name is part of the seed, so that two questions of a page with like parameters do not get like numbers.
     name = int.from_bytes(check.name.encode()[:8], "little")
     rng, sound = np.random.Generator(np.random.PCG64([seed, name])), CHECKS[check.run].sound

@@ -4,7 +4,7 @@
 
 Behind the name are 24 characters: a seed that is the learner's own, which exercises are right, how many questions of
 lessons are answered, all points; and a checksum of these and the name. So a typing error is refused, a number that was
-changed by hand, too, and a code that was copied from somebody else has that one's seed under another name.
+changed by hand as well, and a code that was copied from somebody else has that one's seed under another name.
 
 It keeps honest people honest, and no more: the key of the checksum stands below, and whoever reads this file can sign
 any code.

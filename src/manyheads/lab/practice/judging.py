@@ -61,7 +61,7 @@ def exercise_of(name: str) -> Exercise:
 
 
 def judge(exercise: str, function: Function, *, seed: int | None = None, keep: bool = True) -> SolutionVerdict:
-    """Run a solution of an exercise beside the reference, and say whether it is right, or what is wrong.
+    """Run a solution to an exercise beside the reference, and say whether it is right, or what is wrong.
 
     - `exercise`: its name, as `EXERCISES` or `IOI_EXERCISES` has it.
     - `function`: the solution. It gets NumPy arrays, and may return any array of numbers: of NumPy, of torch, lists.

@@ -44,7 +44,7 @@ def judge_file(
     """Run the solution in a Python file, in a process of its own, and judge it as `judge` does.
 
     - `exercise`: its name.
-    - `path`: a file with the function that the exercise names; what else is in it runs, too.
+    - `path`: a file with the function that the exercise names; what else is in it runs as well.
     - `seconds`: how long the solution may take, its imports among them; torch is imported before.
     - `seed`: of the inputs; None: others each time.
     - `keep`: note the points of a right solution.
@@ -60,7 +60,7 @@ def judge_file(
     except (OSError, ValueError) as error:
         raise no_access("read", path, error) from error
     if len(source) > MOST_BYTES:
-        raise LessonError(f"{path} has more than {MOST_BYTES:,} bytes: that is not a solution of an exercise.")
+        raise LessonError(f"{path} has more than {MOST_BYTES:,} bytes: that is not a solution to an exercise.")
     path = Path(path).resolve()
     verdict = _run_apart(task, path, seconds, seed, b"torch" in source)
     return with_points(task, verdict) if keep else verdict

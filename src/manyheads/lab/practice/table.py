@@ -1,7 +1,7 @@
 """The ten exercises of `manyheads practice`: what each asks, what is right, and which mistakes are known.
 
 What is right is what `manyheads.reference` says. A mistake is a change of a few options of a second, small
-implementation (`attend_with` and what stands around it); without a change it gives the right numbers, too, which the
+implementation (`attend_with` and what stands around it); without a change it gives the right numbers as well, which the
 tests hold to the reference. Options of two mistakes can be changed at once, so that both are named.
 
 Inputs are drawn, their sizes all different: a transpose that is missing, or an axis that is another, then either fails

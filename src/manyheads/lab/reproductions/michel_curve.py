@@ -31,7 +31,7 @@ TEXTS = 60  # of a bundled model
 
 
 def build(setup: Setup) -> Training:
-    """A decoder a seed; its report has the curves of the bundled models, too."""
+    """A decoder a seed; its report has the curves of the bundled models as well."""
     scale = setup.scale(gqa.WHOLE, gqa.TRIAL)
     data = read_data(setup.quick)
 

@@ -129,12 +129,13 @@ def rows_of(by_seed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
         Row("questions answered with all heads", "", each("recall"), None, ".1%"),
         Row("of these, with all retrieval heads masked", "retrieval fails", each("without_retrieval"),
             Claim("under half", high=0.5), ".1%"),
-        Row("of these, with as many other heads masked", "not affected", each("without_others"),
+        Row("of these, with the same number of other heads masked", "not affected", each("without_others"),
             Claim("over 95 %", low=0.95), ".1%"),
         Row("of these, with the head of the highest score masked", "", each("without_first"), None, ".1%"),
         Row("a word with all retrieval heads masked, nats more", "still fluent", each("words_without_retrieval"), None,
             "+.3f"),
-        Row("a word with as many other heads masked, nats more", "", each("words_without_others"), None, "+.3f"),
+        Row("a word with the same number of other heads masked, nats more", "", each("words_without_others"), None,
+            "+.3f"),
     )  # fmt: skip
 
 

@@ -54,5 +54,5 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
 
     @app.post("/api/lessons/{slug}/checks/{check}")
     def check(slug: Slug, check: Slug, ask: CheckAsk, language: Language = ENGLISH) -> Verdict:
-        """Judge an answer. The right one is computed, too."""
+        """Judge an answer. The right one is computed as well."""
         return views.check(slug, check, ask, language, load=desk.workspace.load)

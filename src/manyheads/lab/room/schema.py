@@ -51,7 +51,7 @@ class Prose(AnswerBody):
 
 
 class CodeLine(AnswerBody):
-    """A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1", too."""
+    """A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1" as well."""
 
     text: str
     steps: list[str]

@@ -73,7 +73,7 @@ def bundle(folder: Path, target: Path = FOLDER) -> dict[str, Any]:
     size = sum(file.stat().st_size for file in target.iterdir())
     # Checked last, on what lies there: the folder comes with every installation.
     if size > MOST_BYTES:
-        raise ModelError(f"{target} has {size:,} bytes: more than {MOST_BYTES:,} is too much to come with everything.")
+        raise ModelError(f"{target} has {size:,} bytes: more than {MOST_BYTES:,} is too much to bundle.")
     return recipe
 
 

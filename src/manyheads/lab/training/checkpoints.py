@@ -2,7 +2,7 @@
 
 Tensors are named `model.<name>`, `optimizer.<parameter>.<what>`, `random.<device>` and `history.<column>`; the header
 says the run, the step and the settings. A file is written whole or not at all, beside the old one and then moved, so
-that a process killed at any moment leaves a checkpoint that can be gone on from, bit by bit.
+that a process killed at any moment leaves a checkpoint that training can go on from, bit by bit.
 
 The history has a row a step and a column a number, NaN where a number was not taken. Columns are float64, so that a
 loss that comes back from a checkpoint is the loss that went in. Head statistics are columns too, named

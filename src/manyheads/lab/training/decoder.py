@@ -68,7 +68,7 @@ class DecoderConfig:
     attention: str = "softmax"
 
     def __post_init__(self) -> None:
-        one_of("attention", self.attention, ATTENTIONS, ModelError, "is none of ours")
+        one_of("attention", self.attention, ATTENTIONS, ModelError, "is not supported")
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -74,8 +74,8 @@ class Settings:
         for name, value in counts.items():
             if value < 1:
                 raise PlanError(f"{name}={value}: give 1 or more.")
-        one_of("precision", self.precision, ("float32", "bf16"), PlanError, "is none of ours")
-        one_of("optimizer", self.optimizer, ("adamw", "muon"), PlanError, "is none of ours")
+        one_of("precision", self.precision, ("float32", "bf16"), PlanError, "is not supported")
+        one_of("optimizer", self.optimizer, ("adamw", "muon"), PlanError, "is not supported")
 
     def rate_at(self, step: int) -> float:
         """The learning rate of a step, counted from 0. Source: Loshchilov and Hutter 2017 (the cosine)."""

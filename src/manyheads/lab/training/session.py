@@ -186,7 +186,7 @@ def checkpoint_of(folder: Path, run: str) -> Path:
 
 def versions() -> dict[str, str]:
     """The versions that the numbers depend on."""
-    from manyheads import __version__  # the front door names this package, too: not at module level
+    from manyheads import __version__  # the front door names this package as well: not at module level
 
     return {"manyheads": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
@@ -266,5 +266,5 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path} is not JSON ({error}): it is damaged. Delete its folder, or repair it."
         ) from error
     if not isinstance(document, dict):
-        raise FileAccessError(f"{path} holds a {type(document).__name__}, no object: it is damaged.")
+        raise FileAccessError(f"{path} holds a {type(document).__name__}, not an object: it is damaged.")
     return document

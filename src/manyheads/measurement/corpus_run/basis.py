@@ -49,7 +49,7 @@ class Basis:
         kinds: bool,
         origin: str,
     ) -> Basis:
-        """The basis of a run. `inputs` are its folder's; what was learned must agree, too, where parts are added."""
+        """The basis of a run. `inputs` are its folder's; what was learned must agree as well, where parts are added."""
         parked = [*["first token"][: learned.sinks.first], *(f"token {number}" for number in learned.sinks.ids)]
         sinks = " and ".join(parked) or "none"
         agreeing = {**inputs, "surveyed texts": learned.texts, "sinks found": sinks} if inputs else {}
@@ -87,8 +87,8 @@ class Basis:
             inputs["statistics"], added_inputs["statistics"] = names
         if different := differences(inputs, added_inputs, f"in {first}", f"in {second}"):
             raise StatisticError(
-                f"{first} and {second} do not add, since they differ in {different}. Measure all parts with the same "
-                f"inputs."
+                f"{first} and {second} cannot be added, since they differ in {different}. Measure all parts with the "
+                f"same inputs."
             )
 
     def words(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ PADDING = "padding of a batch"  # what a run rests on by this name: its own fold
 class Chunk:
     """Some documents in a row: the first is number `begin` of the corpus, and reading was at `begin_at` before it.
 
-    Of a shard, they are every `step`th of the corpus. Chunks of a corpus, and of each of its shards, follow each other
+    In a shard, they are every `step`th of the corpus. Chunks of a corpus, and of each of its shards, follow each other
     in number, and no two chunks of its shards have the same: those of shard i are numbered from `i << SHARD_BITS` on.
     """
 
@@ -449,7 +449,7 @@ def inputs_of_model(lm: LoadedModel) -> dict[str, str]:
 
 
 def require_read_again(corpus: Corpus) -> None:
-    """Errors: StatisticError where a corpus can be read once only, so that a run over it cannot be gone on with."""
+    """Errors: StatisticError where a corpus can be read once only, so that a run over it cannot be continued."""
     if not corpus.key:
         raise StatisticError(
             f"resume= needs texts that can be read again, and {corpus.origin} can be read once only: give a list, or a "

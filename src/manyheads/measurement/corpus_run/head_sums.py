@@ -278,7 +278,7 @@ class HeadSums:
             files = [*path.glob(store.FINISHED), *sorted(path.glob(f"*/{store.FINISHED}"))]
             finished = ", ".join(map(str, files))
             raise FileAccessError(
-                f"{path} is a folder: name a file of sums; of a run that is done, "
+                f"{path} is a folder: name a file of sums; for a run that is done, "
                 f"{finished or f'{store.FINISHED}, which this one has not'}."
             )
         try:

@@ -197,8 +197,8 @@ class CorpusRun:
         tensors, words = store.unpacked(self.ranks.first(compute))
         if different := [name for name in self.inputs if self.inputs[name] != words["inputs"][name]]:
             raise StatisticError(
-                f"process {self.ranks.rank} measures other inputs than process 0 ({', '.join(different)}): start all "
-                f"of them with the same."
+                f"process {self.ranks.rank} measures inputs that are not those of process 0 "
+                f"({', '.join(different)}): start all of them with the same."
             )
         return StartFacts.read(tensors, words["learned"])
 

@@ -11,8 +11,8 @@ already does not count: so a merged part and those it replaces may lie side by s
 single batches, and these in the order in which they were measured, a run that was killed any number of times adds its
 float64 numbers in the order of one that was not, and comes to the same last bit.
 
-In the folder, too: `run.safetensors` with the run's inputs and what was learned from the head of the corpus; in the end
-`finished.safetensors`, one part that covers everything; and `lock`, held by the first process while it lives (the
+In the folder as well: `run.safetensors` with the run's inputs and what was learned from the head of the corpus; in the
+end `finished.safetensors`, one part that covers everything; and `lock`, held by the first process while it lives (the
 others hold `lock-1`, `lock-2`, ...). The processes of a run see the same folder, on several machines a shared disk. A
 part that this disk does not show yet is measured again.
 """
@@ -106,7 +106,7 @@ class Done:
             self._add_range(chunk, chunk + 1, of)
 
     def add(self, other: Done) -> None:
-        """Count what is counted there, too; no range of one may overlap one of the other (`overlaps`)."""
+        """Count what is counted there as well; no range of one may overlap one of the other (`overlaps`)."""
         for first, stop, batches in other.whole:
             self._add_range(first, stop, batches)
         for chunk, (of, numbers) in other.begun.items():
@@ -354,7 +354,7 @@ def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         version, tensors, words = read_state(path, FORMAT, VERSION, OLDEST)
     except RecordingError as error:
         raise StatisticError(
-            f"what a run left in {path.parent} cannot be gone on with: {error} To start again, give another folder or "
+            f"the run in {path.parent} cannot be continued: {error} To start again, give another folder or "
             f"delete this one."
         ) from error
     if version < OLDEST:
@@ -374,7 +374,7 @@ def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[BatchPar
 def older_run(folder: Path) -> StatisticError:
     """The refusal of a folder of format 1 (a journal of batches), 2 (no moments), 3 (no maxima) or 4."""
     return StatisticError(
-        f"what a run left in {folder} cannot be gone on with: an older manyheads began it, which kept less than "
+        f"the run in {folder} cannot be continued: an older manyheads began it, which kept less than "
         f"this one needs for its intervals and maxima. It is left as it is: end it with that version, or to begin "
         f"again, give another folder or delete this one."
     )
@@ -389,7 +389,7 @@ def as_written(path: Path) -> Generator[None]:
         raise
     except NOT_AS_WRITTEN as error:
         raise StatisticError(
-            f"what a run left in {path.parent} cannot be gone on with: {path} does not hold what a run writes "
+            f"the run in {path.parent} cannot be continued: {path} is not a file that a run writes "
             f"({type(error).__name__}: {error}). To start again, give another folder or delete this one."
         ) from error
 

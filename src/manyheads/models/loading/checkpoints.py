@@ -71,7 +71,7 @@ def find_checkpoint(what: str | os.PathLike[str], *, revision: str | None = None
     is_here = bool(name.strip()) and os.path.exists(folder)  # os.path: a text that can be no path is merely not there
     if revision is not None and (is_bundled or is_here):
         raise ModelError(
-            f"{revision=} is for models of the hub, and {name!r} is {'bundled' if is_bundled else 'here'}."
+            f"{revision=} is for models on the hub, and {name!r} is {'bundled' if is_bundled else 'here'}."
         )
     if is_bundled:
         because = f"bundled: the published weights of {BUNDLED[name].source}, by their digest"

@@ -64,7 +64,7 @@ def weight_of(module: nn.Module) -> Tensor:
             return stored["weight"].detach()
     raise ModelError(
         f"the weight of a {type(module).__name__} ({tuple(weight.shape)}) is on no device, and no hook knows where it "
-        f"is kept: load the model without offloading, or leave out what weighs values (the norm statistics)."
+        f"is kept: load the model without offloading, or leave out the statistics that weigh values (norms)."
     )
 
 

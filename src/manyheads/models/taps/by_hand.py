@@ -375,8 +375,8 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
         if weights.unread or weights.scores is None:
             raise UnreadError(weights.unread)
         if product is None:
-            raise UnreadError("its second product is of more than two tensors")
-        # Products, too, may be modules of their own: the attention is of the one that holds both.
+            raise UnreadError("its second product multiplies more than two tensors")
+        # Products as well, may be modules of their own: the attention is of the one that holds both.
         within = (owner for owner in reversed(RUNNING.modules) if weights.scores.module in {*owner.modules()})
         if (owner := next(within, None)) is None:
             raise UnreadError("its two products are made by modules that have nothing in common")
@@ -410,18 +410,18 @@ class _Reading:
         self.first, self.cells = first, first.axes[2]
         self.same_axes = self.scores.shape == first.shape
         if not self.same_axes and self.weights.axis != len(self.scores.shape) - 1:
-            raise UnreadError("its softmax runs along another axis than its keys")
+            raise UnreadError("its softmax runs along an axis other than its keys")
         self.key = self.cells[self.weights.axis if self.same_axes else -1]
         left, right, _ = first.axes
         sides = [(first.left, left), (first.right, right)]
         if (self.key in left) == (self.key in right):
-            raise UnreadError("its softmax runs along another axis than its keys")
+            raise UnreadError("its softmax runs along an axis other than its keys")
         (self.k, self.k_axes), (self.q, self.q_axes) = sides if self.key in left else sides[::-1]
         sizes = dict(zip(self.cells, first.shape, strict=True))
         summed = [x for x in self.q_axes if x in self.k_axes and x not in self.cells]
         rows = [x for x in self.cells if x in self.q_axes and x not in self.k_axes]
         if len(summed) != 1 or not rows or {*left, *right} != {*self.cells, *summed}:
-            raise UnreadError("its first product is none of queries and keys")
+            raise UnreadError("its first product does not multiply queries and keys")
         self.width = summed[0]
         # Where heads share their keys, and these lack the axis of heads, rows are those that are as many as keys.
         self.row = next((x for x in rows if len(rows) > 1 and sizes[x] == sizes[self.key]), rows[-1])
@@ -452,10 +452,12 @@ class _Reading:
         else:
             raise UnreadError("the axes of its weights are exchanged before they read values")
         if key not in self.v_axes or key in out:
-            raise UnreadError("its softmax runs along another axis than the one that its product with values sums over")
+            raise UnreadError(
+                "its softmax runs along an axis other than the one that its product with values sums over"
+            )
         width = [x for x in self.v_axes if x not in own_axes]
         if len(width) != 1 or row in self.v_axes or set(out) != {*self.lead_v, row, *width}:
-            raise UnreadError("its second product is none of weights and values")
+            raise UnreadError("its second product does not multiply weights and values")
         self.v_order, self.out_order, self.out_axes = [*self.lead_v, key, *width], [*self.lead_v, row, *width], out
 
     def texts_and_heads(self) -> None:
@@ -527,7 +529,7 @@ class _Reading:
 
     @staticmethod
     def _refuse() -> Tensor:
-        raise UnreadError("its scores and its weights have texts and heads in unlike axes")
+        raise UnreadError("its scores and its weights have texts and heads on different axes")
 
     def of_cells(self, x: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         """The same of a tensor with the axes of scores, where those had this shape; axes over which it does not change
@@ -583,7 +585,7 @@ class _Reading:
                     raise UnreadError("its scores are scaled cell by cell")
                 q, scale = q * self.of_cells(high.nan_to_num(neginf=0.0).to(q.dtype), shape), 1.0
             elif scale == 0:
-                raise UnreadError("its softmax is of cells that do not depend on q and k")
+                raise UnreadError("its softmax is over cells that do not depend on q and k")
             lse = None if weights.lse is None or moved else CapturedLse(self.of_cells(weights.lse)[..., 0], "")
             softened = self.of_cells(weights.softened) if weights.dropout else None
         # Where every cell is hidden there is no scale, and no weight to be scaled.

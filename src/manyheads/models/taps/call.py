@@ -102,7 +102,7 @@ class AttentionCall:
 
     @property
     def crosses(self) -> bool:
-        """Whether keys are other tokens than queries: cross-attention, or a cache."""
+        """Whether keys and queries are different tokens: cross-attention, or a cache."""
         return self.site.stack == CROSS or self.q.shape[2] != self.k.shape[2]
 
     def rows_from(self, first: int) -> AttentionCall:
@@ -428,8 +428,8 @@ def rounding_bound(
       is rounded on its way: product and scale (2 |s|), a softcap's division, tanh and product (3 more), a bias (2 |s|
       and itself), the softmax's difference |s - lse|. A sum of d products errs as sqrt(d) (Higham and Mary 2019), and
       none of its partial sums exceeds `terms`, |scale| |q| |k_j|; a softcap passes on 1 - tanh^2 of that. The second
-      part is there twice, for the guard computes in float32, too. After a fused kernel, whose scores are float32, there
-      is no u.
+      part is there twice, for the guard computes in float32 as well. After a fused kernel, whose scores are float32,
+      there is no u.
     - **It moves the output** by `p_j e_j |v_j - o|`: what all scores of a row share cancels. A weight and a partial sum
       are rounded themselves, by `p_j |v_j| (2 u + 16 a)`. These n errors c_j are at most `sum c_j`, and as independent
       ones (Pinelis 1994, theorem 3.5) at most `SURE sqrt(sum c_j^2)`. The lesser counts: long rows are held tighter.

@@ -211,8 +211,8 @@ class Tap:
 def own_number(model: nn.Module, path: str) -> int | None:
     """The number that a model's own containers give to the layer where a module is: 3 of "model.layers.3.self_attn".
 
-    The first number of the path; None where there is none. In a `Sequential` that chains unlike parts (embedding,
-    encoder, head) a place is no layer's number: there it counts only among parts like this one.
+    The first number of the path; None where there is none. A `Sequential` may chain different parts (embedding,
+    encoder, head): its numbers count only among parts of one kind.
     """
     container = model
     for name in path.split("."):

@@ -142,9 +142,7 @@ def require_tappable(model: nn.Module, training: bool = False) -> list[tuple[str
     Errors: ModelError for a model whose calls cannot be seen, or would not be what they are in use.
     """
     if not isinstance(model, nn.Module):
-        raise ModelError(
-            f"a torch module is called here, not a {type(model).__name__}: of a loaded model that is lm.model."
-        )
+        raise ModelError(f"give a torch module, not a {type(model).__name__}: for a loaded model that is lm.model.")
     modules = list(model.named_modules())
     for path, module in () if training else modules:
         if module.training:

@@ -220,7 +220,7 @@ class _WatchProducts(TorchDispatchMode):
         """The call, as far as it could be picked out of the products. Errors: ModelError."""
         if self.values is None or self.out is None or not self.scores:
             raise ModelError(
-                f"{type(module).__name__} was asked for its weights and took a road that is not known: call it with "
+                f"{type(module).__name__} was asked for its weights and took a path that is not known: call it with "
                 f"need_weights=False, or use another version of torch (this is {torch.__version__})."
             )
         *bias, q, k = self.scores  # q is scaled already; k is transposed

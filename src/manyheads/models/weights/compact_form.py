@@ -214,8 +214,8 @@ def _read_state(folder: Path, mark: Mapping[str, Any], device: torch.device) -> 
         ) from error
     if not intact:
         raise ModelError(
-            f"{folder / WEIGHTS} is damaged, or of another model: its bytes are not those that {MARK} beside it names "
-            f"(their checksum differs). Copy or fetch both again."
+            f"{folder / WEIGHTS} is damaged, or belongs to another model: its bytes are not those that {MARK} beside "
+            f"it names (their checksum differs). Copy or fetch both again."
         )
     aliases = mark.get(ALIASES, {})
     try:
@@ -223,5 +223,5 @@ def _read_state(folder: Path, mark: Mapping[str, Any], device: torch.device) -> 
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(
             f"{folder / MARK} names, as {ALIASES!r}, tensors that {WEIGHTS} does not hold ({error}): it is damaged, or "
-            f"of another model. Save the model again."
+            f"belongs to another model. Save the model again."
         ) from error

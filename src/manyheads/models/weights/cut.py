@@ -95,7 +95,7 @@ def cut_model(model: nn.Module, cuts: Sequence[KeptHeads]) -> None:
                 output, inside = projections.output_and_name()
                 parent, _, name = cut.site.module.rpartition(".")
                 if not name:
-                    raise ModelError(f"{cut.site} is the whole model: without heads nothing of it would be left.")
+                    raise ModelError(f"{cut.site} is the whole model: without heads nothing would be left of it.")
                 if inside is not None and "." in inside:
                     raise ModelError(
                         f"{cut.site}: its output projection, {inside!r}, lies too deep in it to be left alone there."
@@ -129,7 +129,7 @@ def built_anew(model: nn.Module) -> PreTrainedModel:
 
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
-            f"{type(model).__name__} is not a model of transformers', so it cannot be built again "
+            f"{type(model).__name__} is not a transformers model, so it cannot be built again "
             f"from its config. Build "
             f"it yourself, and load its state_dict."
         )

@@ -137,7 +137,7 @@ def stack_of(path: str, *, encoder_decoder: bool, crosses: bool, vision: bool = 
 
 
 class Sizes(NamedTuple):
-    """Of one site: query heads, key/value heads, the width of a head of q and k, and of v."""
+    """The sizes of one site: query heads, key/value heads, the width of a head of q and k, and of v."""
 
     heads: int
     kv_heads: int
@@ -441,7 +441,7 @@ class Projections:
         if is_mha and len(heads) != len(kv_heads):
             raise ModelError(
                 f"{self.site.module} ({type(self.module).__name__}) keeps q, k and v of each head together, so each "
-                f"query head has its own key/value head: {len(heads)} over {len(kv_heads)} cannot be said in it."
+                f"query head has its own key/value head: {len(heads)} over {len(kv_heads)} cannot be expressed in it."
             )
         # Every selection is made before any is applied: they are computed from the shapes of before.
         for cut in self.cuts(heads, kv_heads):
@@ -501,8 +501,8 @@ def projections_of(model: nn.Module, site: Site) -> Projections:
     if not holders:
         sought = "; ".join(", ".join(name for name, _ in layout.modules) for layout in LAYOUTS)
         raise ModelError(
-            f"{_named(module, site)}: q, k and v were not found. Sought were matrices for {site.num_heads} query heads "
-            f"over {site.num_kv_heads} of width {site.qk_dim}, called {sought}; it has {_has(module)}."
+            f"{_named(module, site)}: q, k and v were not found. It should have matrices for {site.num_heads} query "
+            f"heads over {site.num_kv_heads} of width {site.qk_dim}, called {sought}; it has {_has(module)}."
         )
     width = site.num_heads * site.v_dim
     output = output_projection(model, site.module, width)

@@ -179,7 +179,7 @@ def add_tile(
         if MATCHES[m][0] and not PLAIN:
             matching = matching & (key - row <= -MATCHES[m][2])
         elif MATCHES[m][1] and not PLAIN:
-            # Two comparisons: of the distance itself the compiler would lay registers aside, for plain tiles, too.
+            # Two comparisons: of the distance itself the compiler would lay registers aside, for plain tiles as well.
             matching = matching & ((key - row <= -MATCHES[m][2]) | (key - row >= MATCHES[m][2]))
         sum_of_matching = tl.sum(part(weights * tl.where(matching, 1.0, 0.0), PARTS), 1)
         if MATCHES[m][0] and PLAIN:

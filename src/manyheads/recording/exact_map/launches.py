@@ -4,7 +4,7 @@ The contract is that of `one_pass`: the same requests in, the same answers out. 
 (runs, labels, columns, which tiles are plain) is made on the host, carried over once, and serves all layers: after the
 first layer nothing waits for the device.
 
-Left to the tiles of `one_pass`: dense masks, a bias, float64 (of the lse alone, too), wide heads, `WordRows`.
+Left to the tiles of `one_pass`: dense masks, a bias, float64 (of the lse alone as well), wide heads, `WordRows`.
 `MANYHEADS_PASS=tiles` leaves them everything; `MANYHEADS_PASS=kernels` makes it an error where kernels cannot run. With
 `TRITON_INTERPRET=1` kernels run on the CPU, to be tested.
 

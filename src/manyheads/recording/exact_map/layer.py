@@ -35,7 +35,7 @@ class Layer:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its weights: float64 where q is, else float32."""
+        """The dtype of its weights: float64 where q is, otherwise float32."""
         return torch.float64 if self.q.dtype == torch.float64 else torch.float32
 
     @property

@@ -130,8 +130,8 @@ class Pass(Batch):
             raise ShapeError(f"MANYHEADS_PASS=kernels, but kernels cannot read this layer: {reason}. Set it to auto.")
         if reason is None and trial and (fault := fault_of_kernels(layer, self.requests, answers_of)) is not None:
             raise ModelError(
-                f"The kernels of the pass are wrong on {layer.q.device}: on trial {fault}. Set MANYHEADS_PASS=tiles to "
-                "do without them."
+                f"The kernels of the pass give wrong numbers on {layer.q.device}: on trial {fault}. Set "
+                "MANYHEADS_PASS=tiles to do without them."
             )
         answers, because = ({}, f"tiles: {reason}") if reason is not None else reader.answers()
         left = [request for request in self.requests if request not in answers]
@@ -221,7 +221,7 @@ class GroupPass:
             height = max(8, most_cells // (num_texts * num_heads * width))
             group.keeps_places = num_texts * num_rows * num_keys <= KEPT_CELLS
         # All tiles of all layers are made in the same three buffers: memory that is allocated anew lies in no cache,
-        # and what is given back to the system meanwhile is the model's, too, which pays for it page by page.
+        # and what is given back to the system meanwhile is the model's as well, which pays for it page by page.
         cells = num_texts * num_heads * min(height, num_rows) * width
         made_in = {"dtype": group.dtype, "device": self.q.device}
         buffers = group.batch.remember("buffers", tuple(made_in.values()), lambda: [torch.empty(0, **made_in)] * 3)

@@ -457,7 +457,7 @@ class _Source:
         if free is not None and size > MEMORY_SHARE * free:
             raise RecordingError(
                 f"{layer.name} of {self.file.path} would take {gb(size)} with its padding, and "
-                f"{gb(free)} are free: record fewer texts, or texts of like lengths."
+                f"{gb(free)} are free: record fewer texts, or texts of similar lengths."
             )
 
     def _mask(self, name: str, num_keys: int, real: Bool[Tensor, "b n"]) -> Mask:

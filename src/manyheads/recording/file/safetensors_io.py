@@ -137,7 +137,7 @@ def _write(file: BinaryIO, parts: Mapping[str, Part], metadata: Mapping[str, str
     draft = _header(ordered, metadata, sums)
     if len(draft) > HEADER_BYTES:
         raise RecordingError(
-            f"what describes this recording is {len(draft) / 1e6:.0f} MB, above the {HEADER_BYTES / 1e6:.0f} MB that a "
+            f"this recording's description is {len(draft) / 1e6:.0f} MB, above the {HEADER_BYTES / 1e6:.0f} MB that a "
             f"safetensors header may be: put less into its provenance."
         )
     file.write(draft)
@@ -258,7 +258,9 @@ class TensorFile:
         start = self._file.read(9) or b""
         length = int.from_bytes(start[:8], "little")
         if len(start) < 9 or start[8:] != b"{" or not 2 <= length <= HEADER_BYTES:
-            raise RecordingError(f"{self.path} is not a recording, nor any safetensors file: give one made by save().")
+            raise RecordingError(
+                f"{self.path} is not a recording, and not a safetensors file: give one made by save()."
+            )
         if 8 + length > self._size:
             raise self._cut_off(f"its header alone is {length} bytes", self._size - 8)
         self._file.seek(8)

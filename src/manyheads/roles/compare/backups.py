@@ -178,7 +178,7 @@ def backup_heads(
     - `progress`: called with how much is read, and of how much.
 
     Cost: 2 + `controls` times what `importance` costs, (L + 1) / 2 forward passes a head of a layer, and the same
-    number of readings for the rows: 200 forward passes for `minilm`'s 72 heads. `among` and `controls=0` make it less.
+    number of readings for the rows: 200 forward passes for `minilm`'s 72 heads. `among` and `controls=0` reduce it.
     Errors: HeadError, PlanError, TextError, StatisticError, ModelError, GuardError.
     """
     assert not isinstance(progress, bool), "the decorator made a function or None of it"

@@ -389,7 +389,7 @@ def compare(
 
 
 def _require_same_shape(first: LoadedModel, second: LoadedModel) -> None:
-    """Errors: ModelError where the two do not have as many heads in each layer."""
+    """Errors: ModelError where the two do not have the same number of heads in each layer."""
     if first.spec.shape == second.spec.shape:
         return
 

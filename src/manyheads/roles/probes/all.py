@@ -45,7 +45,7 @@ PROBES = {
 
 NEEDLE = " The keeper of the lighthouse hid seven green pelicans, two brass lanterns and an old map under the stairs."
 QUESTION = "\nWhat did the keeper of the lighthouse hide, and where? The keeper of the lighthouse hid"
-"""The answer begins in the question, so that a model that only goes on with texts can be asked, too."""
+"""The answer begins in the question, so that a model that only goes on with texts can be asked as well."""
 LENGTHS, NEEDLE_DEPTHS = (128, 512, 1_024), (0.1, 0.5, 0.9)
 
 
@@ -111,7 +111,7 @@ class Probe(Shown, Plotted):
         return head.score / float(self.spread[self.scores.heads.index(head.head)])
 
     def beats_chance(self, head: HeadScore) -> bool:
-        """Whether the interval lies above chance; of copying, whether the score lies two standard deviations above."""
+        """Whether the interval lies above chance; for copying, whether the score lies two standard deviations above."""
         z = self.z(head)
         return head.low > head.chance if z is None else z > 2
 
@@ -189,8 +189,8 @@ def retrieval_probe(lm: LoadedModel) -> list[Probe]:
         most = min(most, lm.max_positions - besides)
     if most < LENGTHS[0]:
         raise TextError(
-            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left beside needle, question and answer, "
-            f"and the shortest text has {LENGTHS[0]} tokens."
+            f"{lm.name} has {lm.max_positions} positions: {max(most, 0)} are left after the needle, the question and "
+            f"the answer, and the shortest text has {LENGTHS[0]} tokens."
         )
     lengths = [length for length in LENGTHS if length <= most]
     scores = retrieval_scores(lm, texts, NEEDLE, QUESTION, lengths=lengths, depths=NEEDLE_DEPTHS)

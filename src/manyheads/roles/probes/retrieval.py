@@ -138,8 +138,8 @@ def retrieval_scores(
     require_all_heads(lm.model, lm.name, "retrieval_scores")
     if getattr(lm.model.config, "is_encoder_decoder", False):
         raise ModelError(
-            f"{lm.name} ({type(lm.model).__name__}) reads in an encoder and writes in a decoder: retrieval heads are "
-            f"of models that read and write one text."
+            f"{lm.name} ({type(lm.model).__name__}) reads in an encoder and writes in a decoder: retrieval heads "
+            f"belong to models that read and write one text."
         )
     if lm.tokenizer is None:
         raise ModelError(f"{lm.name} has no tokenizer, so it cannot be asked anything: load it with tokenizer=.")

@@ -177,7 +177,7 @@ WORTH = (
         "concepts/attention-is-not-effect.md",
     ),
     Term(
-        "control", "The same plan on as many heads drawn at random: it shows what is usual.",
+        "control", "The same plan on the same number of heads drawn at random: it shows what is usual.",
         page="concepts/attention-is-not-effect.md",
     ),
     Term(

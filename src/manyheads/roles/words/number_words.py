@@ -21,7 +21,7 @@ def figure(value: float | None, unit: str) -> str:
 
 
 def column_figures(values: Sequence[float], unit: str) -> list[str]:
-    """The numbers of one column, all with as many decimals: one for shares and tokens, else as the largest has."""
+    """The numbers of one column, with equal decimals: one for shares and tokens, otherwise those of the largest."""
     sizes = [abs(value) for value in values if math.isfinite(value)]
     decimals = 1 if unit == "tokens" or max(sizes, default=0.0) >= 100 else 2
     if unit.startswith("share"):

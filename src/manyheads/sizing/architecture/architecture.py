@@ -59,7 +59,7 @@ class Weights:
 
     @property
     def stands_whole(self) -> bool:
-        """Whether each of the GPUs that divide a layer holds all of it; an activation's own numbers are so, too."""
+        """Whether each of the GPUs that divide a layer holds all of it; an activation's own numbers are so as well."""
         activation = self.part == "feed-forward" and not self.matmul
         return self.replicated or self.part in REPLICATED or activation
 
@@ -89,7 +89,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention of a layer: `num_heads` queries of width `qk_dim`, each key/value head shared by equally many.
+    """One attention of a layer: `num_heads` queries of width `qk_dim`, each key/value head shared by the same number.
 
     `window`: how many tokens a causal row sees at most, itself included. `chunked`: windows do not slide but stand side
     by side. `sheds`: the cache drops what no later token can see. `cross`: keys and values come from the other text.
@@ -258,7 +258,7 @@ class Architecture:
         total = sum(attention.num_kv_heads for attention in self.attention if can(attention))
         if not total or not self.generates:
             raise ShapeError(
-                f"streaming={streaming.share}: no head of {self.name} has a cache of its own of over {window:,} tokens."
+                f"streaming={streaming.share}: no head of {self.name} has its own cache of more than {window:,} tokens."
             )
         num_streaming, before, layers = round(streaming.share * total), 0, list[LayerShape]()
         for layer in self.layers:

@@ -42,7 +42,7 @@ class Fields:
 
     def get(self, name: str, default: object = None) -> Any:
         """The value as it stands there, None included; else the family's default, else `default`."""
-        # Families take the common names, too, beside their own.
+        # Families take the common names as well, beside their own.
         for alias in (self.names.get(name, name), name, *SYNONYMS.get(name, ())):
             if alias in self.data:
                 return self.data[alias]

@@ -72,7 +72,8 @@ def t5(fields: Fields, headless: bool) -> Architecture:
 
 def bart(fields: Fields, headless: bool) -> Architecture:
     """Biases everywhere, a table of positions a side. BART: two spare rows in it, a norm on the embeddings (mBART: one
-    at the end, too). Marian: sinusoids in the table, counted as transformers counts them, and no norm outside a layer.
+    at the end as well). Marian: sinusoids in the table, counted as transformers counts them, and no norm outside a
+    layer.
 
     Errors: ModelError, ShapeError.
     """

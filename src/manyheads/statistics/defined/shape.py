@@ -286,7 +286,7 @@ def logits() -> list[Statistic]:
 
 
 KOBAYASHI = "Kobayashi et al. 2020, norm-weighted attention; ratio of sums"
-# Not the sinks: sink_norm_mass counts texts without a sink, too.
+# Not the sinks: sink_norm_mass counts texts without a sink as well.
 WEIGHTED = tuple(group for group in masses.CLASSES if group.name != "sink")
 MEANING = "share of what is moved (weight x value norm) that comes from"
 CHANCES = {"": "", ".uniform": f" {masses.EVENLY}", ".relabelled": " if the words were shuffled"}

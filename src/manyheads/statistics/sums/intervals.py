@@ -10,8 +10,8 @@ has more, or less, than a text of its size should. Three things make intervals o
   one). Since the spread itself is that of B replicates, 1 / freedom is 1 / (that) + 1 / (B - 1).
 - **Shares have two ends.** Near 0 the truth can be far above the share, but hardly below it. `wilson_interval` knows:
   Wilson's, with as many cases as would be as uncertain as the texts are (a survey's effective number of cases). That
-  the spread near an end rests on few of these is known to it, too, so t is only for what texts have less than cases.
-  What has no ends (nats, tokens) has Hall's cubic pivot instead, by the skewness of the residuals.
+  the spread near an end rests on few of these is known to it as well, so t is only for what texts have less than cases.
+  A number without bounds (nats, tokens) has Hall's cubic pivot instead, by the skewness of the residuals.
 - **Sizes may have no variance** (Pareto with an index under 2): the text that matters most is missing from most
   samples. `unevenness` tells by degrees, and `share_interval` reckons with `one_more` text, as large as the largest.
 

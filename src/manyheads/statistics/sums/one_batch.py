@@ -282,8 +282,8 @@ def _by_text(values: Float64[Tensor, "w h s"], count: int, site: Site) -> Float6
         return values
     if len(values) % count:
         raise StatisticError(
-            f"{site.module} attends in {len(values)} stretches, which do not divide among {count} texts: measure them "
-            f"one by one."
+            f"{site.module} attends in {len(values)} stretches, which cannot be shared out among {count} texts: "
+            f"measure them one by one."
         )
     return values.unflatten(0, (count, -1)).sum(1)
 
@@ -295,7 +295,7 @@ def requests_of(statistics: Sequence[Statistic], tokens: Tokens) -> list[Request
         requests = statistic.requests(tokens)
         if not isinstance(requests, Sequence) or not all(isinstance(request, Request) for request in requests):
             raise StatisticError(
-                f"needs of {statistic.name!r} gave {requests!r}: give a tuple of requests, as (Received(),); of none, "
+                f"needs of {statistic.name!r} gave {requests!r}: give a tuple of requests, as (Received(),); for none, "
                 f"()."
             )
         out += requests
@@ -354,7 +354,8 @@ def finished(facts: Facts, statistics: Sequence[Statistic], num_heads: int) -> F
             bad = statistics[int((~finite).nonzero()[0])]
             subject = f"finish of {bad.name!r}" if bad.block is None else f"block {bad.block.name!r} ({bad.name!r})"
             raise StatisticError(
-                f"{subject} gave NaN or infinity, which would spread to every sum: look in q and k, or in it."
+                f"{subject} gave NaN or infinity, which would spread to every sum: check q and k, and the "
+                "statistic's own code."
             )
     return Finished(num, den, den_by_head)
 

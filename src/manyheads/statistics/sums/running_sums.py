@@ -220,7 +220,7 @@ class RunningSums:
         out.begin(sites, num.shape[2], columns, kinds is not None, maximum_columns)
         # Checked where the file is still known by name: added later, a shape of 1 would broadcast without a word.
         if any(tensors[name].shape != getattr(out, name).shape for name in STORED):
-            raise ValueError("its sums are not of its layers and statistics")
+            raise ValueError("its sums do not match its layers and statistics")
         for name in STORED:
             setattr(out, name, tensors[name])
         if out.kinds is not None and kinds is not None:

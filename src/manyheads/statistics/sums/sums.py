@@ -65,7 +65,7 @@ class Sums:
         """Errors: StatisticError where the two are not of the same heads and statistics."""
         if self.num.shape != other.num.shape or self.maximum_columns != other.maximum_columns:
             raise StatisticError(
-                f"sums of shape {self.num.shape} and {other.num.shape} do not add: measure the same statistics."
+                f"sums of shape {self.num.shape} and {other.num.shape} cannot be added: measure the same statistics."
             )
         texts, tokens = self.num_texts + other.num_texts, self.num_tokens + other.num_tokens
         num, den, moments = self.num + other.num, self.den + other.den, self.moments + other.moments

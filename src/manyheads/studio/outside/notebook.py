@@ -2,7 +2,7 @@
 
 The page sends requests as messages, `{id, method, path, body}`; the widget confirms each at once, `{id, taken}`, and
 then sends the answer, `{id, status, kind}`, with the body as bytes. The server's own application answers, without a
-socket, in threads: a cell that runs does not wait for it. Errors are answers, too.
+socket, in threads: a cell that runs does not wait for it. Errors are answers as well.
 
 Nothing comes from a network: the page's module and style sheet are part of the widget, and are saved with the notebook.
 """

@@ -173,8 +173,9 @@ class CircuitRun(AnswerBody):
     """A set of heads run alone, all others with their numbers of the corrupted text, and the reverse.
 
     `kept` and `left`: the shares of the answer that these heads keep, and that are left when these alone are
-    corrupted; `random_kept` and `random_left`: the same of random sets of as many heads. `costs`: what is lost when one
-    head is taken out of the set. `keep`: the share that was searched for, null for a set of the reader's own.
+    corrupted; `random_kept` and `random_left`: the same of random sets of the same number of heads. `costs`: what is
+    lost when one head is taken out of the set. `keep`: the share that was searched for, null for a set of the reader's
+    own.
     """
 
     heads: list[str]

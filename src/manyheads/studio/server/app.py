@@ -131,7 +131,7 @@ class Answer(NamedTuple):
 
 def answer(app: Application, method: str, path: str, body: object = None) -> Answer:
     """The application's answer to one request without a socket; `body` is sent as JSON. No guard stands before it, for
-    the caller is in this process already. Works inside a running event loop, too.
+    the caller is in this process already. Works inside a running event loop as well.
 
     docs/decisions/005 says why this is not an HTTP client's ASGI transport.
     """

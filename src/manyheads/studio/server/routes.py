@@ -259,7 +259,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
 
     @app.post("/api/experiments", status_code=202)
     async def run_experiment(ask: ExperimentAsk) -> Job:
-        """Carry out a plan on a text, beside random sets of as many heads."""
+        """Carry out a plan on a text, beside random sets of the same number of heads."""
         desk.workspace.place_of(ask.model)
         return await start("experiment", lambda report: desk.experiment(ask, report))
 

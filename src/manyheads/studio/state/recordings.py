@@ -52,7 +52,7 @@ RESAMPLED_TEXTS = 32  # of the bundled texts, where "resample" has no corpus: as
 
 
 def keep_for(lm: LoadedModel, num_tokens: int) -> tuple[Keep, ...]:
-    """What a recording for the page keeps: values, too, where it stays small with them."""
+    """What a recording for the page keeps: values as well, where it stays small with them."""
     is_small = Recorder(WITH_VALUES).bytes_per_token(lm) * num_tokens < VALUE_BYTES
     return WITH_VALUES if is_small else WITHOUT_VALUES
 
@@ -129,7 +129,7 @@ class Opened:
         """The attention sinks of a text: the model's, else the text's own; none where the search would take long."""
         if self.model_sinks is not None:
             return self.model_sinks
-        # A short text alone seldom shows them: an even spread gives much to its first token, too.
+        # A short text alone seldom shows them: an even spread gives much to its first token as well.
         return self.once(
             ("sinks", text),
             lambda: sinks_of(self.recording, text) if self.cells(text) <= SINK_CELLS else Sinks(),
@@ -145,7 +145,7 @@ class Recordings:
 
     def __init__(self, workspace: Workspace, model_sinks: Callable[[str], Sinks | None] = lambda _: None) -> None:
         self.workspace, self.model_sinks = workspace, model_sinks
-        # By bytes, too: a text of thousands of tokens holds as much as hundreds of short ones.
+        # By bytes as well: a text of thousands of tokens holds as much as hundreds of short ones.
         self.opened: Cache[str, Opened] = Cache(MOST_OPEN, MOST_BYTES, lambda opened: opened.recording.num_bytes)
 
     def open(self, ask: RecordingAsk, report: ReportProgress) -> Opened:

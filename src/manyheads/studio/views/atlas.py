@@ -153,7 +153,7 @@ def card_of(opened: Opened, head: str, text: int, labels: PageLabels | None) -> 
 
 
 class Labels:
-    """The page's labels of each model, measured once (`label_page` keeps them on the disk, too)."""
+    """The page's labels of each model, measured once (`label_page` keeps them on the disk as well)."""
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace

@@ -126,7 +126,7 @@ def reading(lm: LoadedModel, ask: bodies.PairAsk, *, progress: ReportProgress) -
             about = None
     except ManyHeadsError as error:
         # The library's sentence without arguments of Python, which a page has not, and tokens, which it shows.
-        words = str(error).replace(", or read its first one, first_token=True.", ".").removeprefix("the pair: ")
+        words = str(error).replace(", or read only its first, first_token=True.", ".").removeprefix("the pair: ")
         words = re.sub(r"(first differ at token \d+): clean .* corrupted .*(\. Choose)", r"\1\2", words)
         about, trouble = about or "texts", words[:1].upper() + words[1:]
     return bodies.PairReading(
@@ -199,7 +199,9 @@ def writing(lm: LoadedModel, ask: bodies.OneHeadAsk, *, progress: ReportProgress
     """What one head wrote to the answer on both texts, and from which tokens. Errors: those of `logit_attribution`."""
     metric, written = question_of(ask)
     if metric == "kl":
-        raise TextError("what a head writes is asked of an answer: give the right one, and better the wrong one too.")
+        raise TextError(
+            "what a head writes is measured for an answer: give the right one, and preferably the wrong one as well."
+        )
     pairs = read_pairs(lm, ask.clean, ask.corrupted, 1)
     tokens = read_answers(lm, pairs, metric, written, False)
     answer = int(tokens.right[0]) if tokens.wrong is None else (int(tokens.right[0]), int(tokens.wrong[0]))
@@ -295,7 +297,7 @@ def _run_of(result: Circuit) -> bodies.CircuitRun:
 
 
 def circuit_sentences(result: Circuit) -> tuple[str, str]:
-    """What a set of heads keeps, and how that compares with random sets of as many."""
+    """What a set of heads keeps, and how that compares with random sets of the same size."""
     count = len(result.heads)
     if not count:
         return (

@@ -165,7 +165,7 @@ def save_pruned(lm: LoadedModel, ask: bodies.PruningAsk, folder: Path, *, progre
     cannot be removed, with the nearest ones that can; ModelError.
     """
     target = folder / ask.name
-    # The request's type allows plain names only; but a link that somebody put into the folder leads out of it, too.
+    # The request's type allows plain names only; but a link that somebody put into the folder leads out of it as well.
     if target.resolve().parent != folder.resolve() or target.is_symlink():
         raise FileAccessError(
             f"cannot write {ask.name!r}: it would not be in {folder}. Give a plain name of a new folder."

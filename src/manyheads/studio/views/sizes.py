@@ -3,7 +3,7 @@
 A slider at its end must get an answer, not a server out of memory: sizes are capped here, far beyond any model.
 The page itself needs no answer for a preset: parameters and bytes are sums of products, whose coefficients (`shape`)
 stand in a table that this module writes (`python -m manyheads.studio.views.sizes FILE`; `make web` does). So a page
-without a server can size, too, and no formula of an architecture is written twice.
+without a server can size as well, and no formula of an architecture is written twice.
 Cost: arithmetic, some milliseconds; for a model of an architecture without a formula, that of `mh.size`.
 """
 
@@ -246,7 +246,7 @@ def _lines(sizing: Sizing) -> list[bodies.CacheLine]:
     contexts = sorted({requested, *(context for context in powers if context <= longest)})
     points: dict[tuple[str, int | None], dict[int, bodies.CachePoint]] = {}
     for context in contexts:
-        # An encoder reads as many tokens as the context, unless it always reads equally many.
+        # An encoder reads as many tokens as the context, unless it always reads the same number.
         source = architecture.num_source or context
         for variant in Sizing(architecture, replace(sizing.ask, context=context, source=source)).variants:
             point = bodies.CachePoint(context=context, num_bytes=variant.cache.steady)

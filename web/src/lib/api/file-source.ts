@@ -98,7 +98,7 @@ abstract class SavedSource implements Source {
     return atlas?.heads.some(({ role }) => role) ? atlas : null;
   }
 
-  /** The workspace with what was dropped. A page of one recording then lists that one, too: it is the way back. */
+  /** The workspace with what was dropped. A page of one recording then lists that one as well: it is the way back. */
   async #listed(): Promise<Workspace> {
     const workspace = await this.workspace();
     if (!this.#dropped.length) return workspace;
@@ -181,8 +181,8 @@ export class SiteSource extends SavedSource {
     if (!entry) {
       throw refusal(
         "id" in by
-          ? "This recording is not in this folder: choose one of its list."
-          : `There is no recording '${by.name.slice(0, 60)}' in this folder: choose one of its list. A file that was dropped on the page must be dropped again.`,
+          ? "This recording is not in this folder: choose one from its list."
+          : `There is no recording '${by.name.slice(0, 60)}' in this folder: choose one from its list. A file that was dropped on the page must be dropped again.`,
       );
     }
     let recording = this.#recordings.get(entry.id);

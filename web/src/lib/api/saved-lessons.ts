@@ -88,7 +88,7 @@ export function storedCell(saved: SavedLessons, slug: string, cell: string, para
   const changed = changedIn(part, parameters);
   const chosen = changed.filter(({ kind }) => kind === "choice").map(({ name }) => `${name}=${String(parameters[name])}`);
   const result = saved.cells[[`${slug}/${cell}`, ...chosen].join("?")];
-  // A choice fills fields: these are then others, too, and belong to the choice.
+  // A choice fills fields: these are then others as well, and belong to the choice.
   const filled = new Set(part.parameters.flatMap(({ name, fills }) => Object.keys(fills[String(parameters[name])] ?? {})));
   const own = changed.find(({ kind, name }) => kind !== "choice" && !filled.has(name));
   const refused = own ?? changed[0];

@@ -1,6 +1,6 @@
 // Stands for d3-geo in the page's script (vite.config.ts): its charts draw no maps of the earth, for which Plot would bring 10 kB.
 function none(): never {
-  throw new Error("Charts of this page have no geographic projection.");
+  throw new Error("Charts on this page have no geographic projection.");
 }
 
 /** Plot makes one of these as it loads, and uses it with a projection alone. */

@@ -1,7 +1,7 @@
 // Stands for d3-scale-chromatic in the page's script (vite.config.ts): charts of this page name their own colours, and never one of
 // Plot's schemes, for which it would bring 6 kB.
 function none(): never {
-  throw new Error("Charts of this page use no colour scheme of Plot.");
+  throw new Error("Charts on this page use no colour scheme of Plot.");
 }
 
 export {

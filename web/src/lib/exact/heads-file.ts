@@ -102,7 +102,7 @@ class Stored {
     const start = new DataView(await file.slice(0, 9).arrayBuffer());
     const length = start.byteLength < 9 ? 0 : start.getUint32(0, true) + start.getUint32(4, true) * 2 ** 32;
     if (start.byteLength < 9 || start.getUint8(8) !== 0x7b || length < 2 || length > HEADER_BYTES) {
-      throw new Error(`${name} is not a recording, nor any safetensors file: drop one made by rec.save("text.heads").`);
+      throw new Error(`${name} is not a recording, and not a safetensors file: drop one made by rec.save("text.heads").`);
     }
     if (8 + length > size) throw cutOff(name, `its header alone is ${length} bytes`, size - 8);
     const header = parsed<Record<string, unknown>>(new TextDecoder().decode(await file.slice(8, 8 + length).arrayBuffer()));

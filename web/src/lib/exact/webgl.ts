@@ -215,7 +215,7 @@ export class Engine {
     gl.activeTexture(gl.TEXTURE0 + UNITS.length);
     this.#drawn = this.#texture(gl.RGBA32F, this.#wide, this.#high);
     gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, this.#drawn, 0);
-    if (gl.checkFramebufferStatus(gl.FRAMEBUFFER) !== gl.FRAMEBUFFER_COMPLETE) throw new Error("no target of floats");
+    if (gl.checkFramebufferStatus(gl.FRAMEBUFFER) !== gl.FRAMEBUFFER_COMPLETE) throw new Error("no floating-point target");
   }
 
   #texture(format: number, wide: number, high: number): WebGLTexture {

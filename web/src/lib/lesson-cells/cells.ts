@@ -267,9 +267,9 @@ function whereNumbersGo(values: Values): Ran {
   return {
     words: `Reshape alone puts ${astray} of ${n * m} numbers into another token's row.${astray ? " Its shape is right." : " With one head, or one token, there is nothing to transpose."}`,
     shown: [
-      matrix("X W_Q", "a row a token: 203 is of token 2, column 3", wide, "token", "c"),
+      matrix("X W_Q", "one row a token: 203 is token 2, column 3", wide, "token", "c"),
       matrix("reshape, then transpose", "a head's tokens row by row, with its own columns", split, rows, "d"),
-      matrix("reshape alone", "the same shape, and other numbers", alone, rows, "d"),
+      matrix("reshape alone", "the same shape, but other numbers", alone, rows, "d"),
     ],
   };
 }
@@ -300,7 +300,7 @@ function threeWays(values: Values): Ran {
     words: `The three ways agree, but for rounding. Reshape alone ${off}.`,
     shown: [
       matrix("output", "of token 0, by each way", outs.map((out) => out[0]!), names, "m"),
-      matrix("difference", "from the loop, the largest of all tokens", column(gaps), names, ["largest"]),
+      matrix("difference", "from the loop, the largest over all tokens", column(gaps), names, ["largest"]),
     ],
   };
 }
@@ -366,7 +366,7 @@ function decode(values: Values): Ran {
   return {
     words: `The outputs are the same, but for rounding. After ${n} tokens the cache keeps ${grouped(2 * g * n * d)} numbers: 2 x ${g} KV heads x ${n} tokens x ${d}.`,
     shown: [
-      matrix("all at once", "the layer's output, a row a token", atOnce, "token", "m"),
+      matrix("all at once", "the layer's output, one row a token", atOnce, "token", "m"),
       matrix("one by one", "the same with a cache", oneByOne, "token", "m"),
       matrix("cache", "rows of K computed at this step; rows in the cache; numbers it holds; rows to compute without it", cached, "token",
         ["computed", "in cache", "numbers", "without"]),
@@ -389,7 +389,7 @@ function feedForward(values: Values): Ran {
     throw new Refusal(`w2 is ${tuple(shapeOf(w2))}: from ${fitting[0]} inner numbers back to ${fitting[1]}, it must be ${tuple(fitting)}.`, "ShapeError");
   }
   const up = product(x, w1);
-  const steps = [matrix("x", "a row a token, as attention left it", x, "token", "m"), matrix("W1 x", "made wide", up, "token", "w")];
+  const steps = [matrix("x", "one row a token, as attention left it", x, "token", "m"), matrix("W1 x", "made wide", up, "token", "w")];
   let hidden: Table;
   if (gated) {
     const gate = up.map((row) => row.map((value) => value / (1 + Math.exp(-Math.max(-700, Math.min(700, value))))));

@@ -98,7 +98,7 @@ function cacheOf(inputs: Values, ran: Ran): Right {
   const answer = values[place]![0]!;
   return {
     answer,
-    words: `With ${kinds[place]}, KV heads of a layer: ${kept[place]}.`,
+    words: `With ${kinds[place]}, KV heads in a layer: ${kept[place]}.`,
     hint: "Two (keys and values) times layers, KV heads, width, tokens, texts and bytes of a number.",
     unit: "GiB",
     mistakes: new Map([

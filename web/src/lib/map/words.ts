@@ -1,5 +1,5 @@
 // A head's map between words: the pieces of a word that is looked at are summed, those of one that looks are averaged, as in
-// the library's `word_weights`. Merged in the page, from exact weights of pieces, so that a saved page can do it, too.
+// the library's `word_weights`. Merged in the page, from exact weights of pieces, so that a saved page can do it as well.
 import { TILE, type How, type Token, type WordInfo } from "../api/types";
 import { tilesIn, type HeadFeed, type RowFeed, type RowValues, type TileValues } from "./feed";
 import { cellsAt, topLevel } from "./tiles";

@@ -18,7 +18,7 @@ export const SCENES: readonly Scene[] = [
   { name: "unmixed", title: "Without Wᴼ", words: "The heads’ outputs go on side by side: no output projection mixes them, in any layer." },
   { name: "one", title: "One head alone", words: "Each layer keeps its head 0. All others are set to zero." },
   { name: "half", title: "Half the heads", words: "Each layer keeps the first half of its heads. The others are set to zero." },
-  { name: "positions", title: "No positions", words: "The model gets no positions of its tokens." },
+  { name: "positions", title: "No positions", words: "The model is not told the positions of its tokens." },
 ];
 
 /** A scene's plan for a model; empty where it would change nothing (layers of one head have none to set to zero). */

@@ -109,7 +109,7 @@ export function firstStop({ low, step, value }: Pick<Parameter, "low" | "step" |
   return step === null ? low : Number(value) - Math.floor((Number(value) - low) / step + 1e-9) * step;
 }
 
-/** Whether a line of code computes the value of this label: "Q" computes "Q, head 1", too. */
+/** Whether a line of code computes the value of this label: "Q" computes "Q, head 1" as well. */
 export function computes(steps: readonly string[], label: string): boolean {
   return label !== "" && steps.some((step) => label === step || label.startsWith(`${step}, `));
 }

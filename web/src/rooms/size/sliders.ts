@@ -44,7 +44,7 @@ export const SLIDERS: readonly SliderSpec[] = [
   { name: "num_kv_heads", id: "kv-heads", label: "KV heads", unit: "", why: "key/value heads that the query heads share (g)", stops: ascending([...upTo(16), ...powers(16, 128, [1.25, 1.5, 1.75])]), most: 10_000_000, part: "model" },
   { name: "ffn_dim", id: "ffn", label: "feed-forward", unit: "", why: "width of the feed-forward between its matrices", stops: [0, ...powers(128, 131_072, [1.25, 1.5, 1.75])], most: 10_000_000, part: "model" },
   { name: "vocab_size", id: "vocab", label: "vocabulary", unit: "", why: "tokens that the model knows", stops: [1_000, 2_000, 4_000, 8_000, 16_000, 30_522, 32_000, 50_257, 64_000, 100_277, 128_000, 128_256, 151_936, 200_064, 256_000, 262_144], most: 10_000_000, part: "model" },
-  { name: "context", id: "context", label: "context", unit: "tokens", why: "tokens of a text that keys and values are kept of", stops: powers(128, 1_048_576, [1.5]), most: MOST_CONTEXT, part: "ask" },
+  { name: "context", id: "context", label: "context", unit: "tokens", why: "tokens of a text whose keys and values are kept", stops: powers(128, 1_048_576, [1.5]), most: MOST_CONTEXT, part: "ask" },
   { name: "batch", id: "batch", label: "batch", unit: "texts", why: "texts at a time", stops: powers(1, 512, [1.5]), most: MOST_BATCH, part: "ask" },
 ];
 
@@ -100,7 +100,7 @@ export function objection(words: Words, moved: string): Objection | null {
   }
   if (!words.head_dim && width % heads) {
     const [below, above] = [Math.floor(width / heads) * heads, Math.ceil(width / heads) * heads];
-    return { slider: beside("embed_dim", "num_heads"), words: `The width must be a multiple of the heads: ${integer(width)} is none of ${integer(heads)}. Widths that are: ${below ? `${integer(below)} and ` : ""}${integer(above)}.` };
+    return { slider: beside("embed_dim", "num_heads"), words: `The width must be a multiple of the heads: ${integer(width)} is not a multiple of ${integer(heads)}. Widths that are: ${below ? `${integer(below)} and ` : ""}${integer(above)}.` };
   }
   return null;
 }

@@ -164,7 +164,8 @@ def score_flops(values: Values, load: Loader) -> Right:
         answer,
         f"{n:,} x {n:,} products of {m // h} numbers, in {h} heads, two FLOP each: 2 n^2 d is "
         f"{in_flops(spent['scores'])}.",
-        f"Each of {n:,} x {n:,} pairs takes {m // h} multiplications and as many additions, in each of {h} heads.",
+        f"Each of {n:,} x {n:,} pairs takes {m // h} multiplications and the same number of additions, in each of "
+        f"{h} heads.",
         unit="GFLOP",
         mistakes={
             answer / 2: "A multiplication and an addition are counted as two.",

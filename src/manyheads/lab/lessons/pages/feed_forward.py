@@ -44,7 +44,7 @@ def feed_forward(values: Values, load: Loader) -> Ran:
         )
     up = x @ w1
     steps = [
-        matrix("x", "a row a token, as attention left it", x, "token", "m"),
+        matrix("x", "one row a token, as attention left it", x, "token", "m"),
         matrix("W1 x", "made wide", up, "token", "w"),
     ]
     if gated:
@@ -121,7 +121,7 @@ def classic_weights(values: Values, load: Loader) -> Right:
 
 
 def swiglu_width(values: Values, load: Loader) -> Right:
-    """The width at which three matrices have as many weights as two of 4 d, rounded up."""
+    """The width at which three matrices have the same number of weights as two of 4 d, rounded up."""
     m, multiple = values.whole("d_model"), values.whole("multiple")
     classic, (answer, gated) = _blocks(m, multiple)
     plain = _blocks(m, 1)[1][0]

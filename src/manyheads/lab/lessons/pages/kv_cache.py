@@ -143,7 +143,7 @@ def decode(values: Values, load: Loader) -> Ran:
         f"The outputs are the same, but for rounding. After {n} tokens the cache keeps {numbers:,} numbers: "
         f"2 x {g} KV heads x {n} tokens x {d}.",
         (
-            matrix("all at once", "the layer's output, a row a token", at_once, "token", "m"),
+            matrix("all at once", "the layer's output, one row a token", at_once, "token", "m"),
             matrix("one by one", "the same with a cache", one_by_one, "token", "m"),
             matrix("cache", meaning, np.array(cached), "token", columns),
         ),
@@ -204,7 +204,7 @@ def cache_of(values: Values, ran: Ran) -> Right:
     mistakes = {float(row[0]): f"That is {name}, where a layer keeps {kv[name]:.0f}." for name, row in rows.items()}
     return Right(
         answer,
-        f"With {kind}, KV heads of a layer: {kv[kind]:.0f}.",
+        f"With {kind}, KV heads in a layer: {kv[kind]:.0f}.",
         "Two (keys and values) times layers, KV heads, width, tokens, texts and bytes of a number.",
         unit="GiB",
         mistakes={answer / 2: "Keys and values are both kept: twice that.", **mistakes},
@@ -252,10 +252,11 @@ def legal_kv_heads(values: Values, load: Loader) -> Right:
     able = divisors(h)
     return Right(
         float(len(able)),
-        f"They are {', '.join(str(divisor) for divisor in able)}: each KV head must serve equally many query heads.",
-        "Every KV head serves equally many query heads. Which numbers divide theirs?",
+        f"They are {', '.join(str(divisor) for divisor in able)}: each KV head must serve the same number of query "
+        "heads.",
+        "Every KV head serves the same number of query heads. Which numbers divide theirs?",
         mistakes={
-            float(h): "Not every number will do: each KV head must serve equally many query heads.",
+            float(h): "Not every number will do: each KV head must serve the same number of query heads.",
             float(len(able) - 1): "One more: both ends count, 1 (MQA) and the number of query heads (MHA).",
             float(len(able) - 2): "Both ends count: 1 is MQA, and the number of query heads is MHA.",
         },

@@ -85,9 +85,9 @@ def where_numbers_go(values: Values, load: Loader) -> Ran:
         f"Reshape alone puts {astray} of {wide.size} numbers into another token's row."
         + (" With one head, or one token, there is nothing to transpose." if not astray else " Its shape is right."),
         (
-            matrix("X W_Q", "a row a token: 203 is of token 2, column 3", wide, "token", "c"),
+            matrix("X W_Q", "one row a token: 203 is token 2, column 3", wide, "token", "c"),
             matrix(RIGHT, "a head's tokens row by row, with its own columns", split.reshape(h * n, -1), rows, "d"),
-            matrix(ALONE, "the same shape, and other numbers", alone.reshape(h * n, -1), rows, "d"),
+            matrix(ALONE, "the same shape, but other numbers", alone.reshape(h * n, -1), rows, "d"),
         ),
     )  # fmt: skip
 
@@ -134,7 +134,7 @@ def three_ways(values: Values, load: Loader) -> Ran:
         ),
         (
             matrix("output", "of token 0, by each way", np.stack([out[0] for out in outs.values()]), rows, "m"),
-            matrix("difference", "from the loop, the largest of all tokens", np.array(list(gaps.values()))[:, None],
+            matrix("difference", "from the loop, the largest over all tokens", np.array(list(gaps.values()))[:, None],
                    rows, ("largest",)),
         ),
     )  # fmt: skip

@@ -351,7 +351,7 @@ def divided(model: nn.Module, batch: Mapping[str, Tensor], seed: int) -> dict[st
 
     `groups`: what is left where that one streams. `needed`: those without whose whole context answers cost more, by
     NEEDED of what it costs if all stream.
-    `splits`: by KEPT. `random`: other sets of as many keep everything, at most DRAWS, drawn by seed.
+    `splits`: by KEPT. `random`: other sets of the same size keep everything, at most DRAWS, drawn by seed.
     `distant_mass`: of each query head.
     """
     assert isinstance(model, Decoder)
@@ -472,7 +472,7 @@ def chart(numbers: Mapping[str, Any]) -> Chart:
             Points(words[key], tuple(seed["splits"][key][name] for seed in seeds), key == "needed") for key in KEPT
         ]
         drawn = tuple(split[name] for seed in seeds for split in seed["random"])
-        return (*points[:2], *([Points("as many others,\ndrawn", drawn, False)] if drawn else []), *points[2:])
+        return (*points[:2], *([Points("other heads,\ndrawn", drawn, False)] if drawn else []), *points[2:])
 
     def groups(name: str) -> tuple[Points, ...]:
         values = {True: [], False: []}

@@ -186,7 +186,7 @@ def _engines(path: Path, text: str) -> list[Float[ndarray, "cycle channel"]]:
                 expected = f"cycle {len(units[-1]) + 1} of unit {len(units)}, or {expected}"
             raise fault(f"cycle {cycle:.0f} of unit {unit:.0f} came, and here follows {expected}")
     if not units:
-        raise TextError(f"{path} has no line with anything in it: give a file of engines.")
+        raise TextError(f"{path} has only empty lines: give a file of engines.")
     return [np.array(rows, dtype=np.float64) for rows in units]
 
 
