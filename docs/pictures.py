@@ -91,6 +91,9 @@ GALLERY: dict[str, tuple[Picture, ...]] = {
         Picture("circuit-smollm2.svg", "Who is given something", "The five heads that keep the answer, and what "
                 "they tell each other ([the study](howto/patch-heads.md)).",
                 "manyheads circuit --plot circuit-smollm2.svg"),
+        Picture("subject.svg", "A head that looks for the subject", "At the verb, past the words between ([the "
+                "story](stories/what-one-head-knows-about-grammar.md)).",
+                'manyheads head L16H5 "The farmer in the valley near the river sells cheese." --plot subject.svg'),
         Picture("circuit-tiny-code.svg", "Which heads answer together", "Lines are paths: by what a head hears "
                 "an earlier one ([the study](../examples/which_variable_comes_next.ipynb)).",
                 "manyheads circuit --model tiny-code --plot circuit-tiny-code.svg"),
