@@ -132,14 +132,12 @@ def numbers_of(one: Mapping[str, Any]) -> dict[str, Any]:
     gone = [1 - len(kept) / len(heads) for kept in one["kept"]]
     limit = FREE * one["before"]
     survived = {head: sum(head in kept for kept in one["kept"]) for head in heads}
-    words, others = ([head for head in heads if (groups[head] == "on words") is on_words] for on_words in (True, False))
+    words, others = ([head for head in heads if (groups[head] == "on words") is true] for true in (True, False))
     by_layer = [share([other in words for other in heads if layer_of(other) == layer_of(head)]) for head in last]
     return {
         "gone": gone,
         "free": max((at for at, rise in zip(gone, one["rise"]["gates"], strict=True) if rise <= limit), default=0.0),
-        "outlives": outlives(
-            [survived[head] for head in words], [survived[head] for head in heads if head not in words]
-        ),
+        "outlives": outlives([survived[head] for head in words], [survived[head] for head in others]),
         "left": {group: share([head in last for head in heads if groups[head] == group]) for group in GROUPS},
         "beyond": share([head in words for head in last]) - sum(by_layer) / max(1, len(by_layer)),
     }
@@ -225,8 +223,8 @@ REPRODUCTION = Reproduction(
     "BLEU (abstract); specialised heads (positional, syntactic, rare words) are last to be pruned (section 6.2).",
     f"Hard concrete gates as in `voita-gates`, on every head, drawn for each text; the loss adds the expected number "
     f"of open gates times a price of {', '.join(f'{price:g}' for price in PRICES)} nats a token, one after another, "
-    f"{SIZES.steps} steps of {AT_ONCE} texts each. Two of three of the {SIZES.windows} windows of {SIZES.length} tokens "
-    "of prose teach the gates; on the third a head is left whole where its gate is above 0 and set to zero elsewhere. "
+    f"{SIZES.steps} steps of {AT_ONCE} texts each. Of {SIZES.windows} windows of {SIZES.length} tokens of prose two of "
+    "three teach the gates; on the others a head is left whole where its gate is above 0 and set to zero elsewhere. "
     f"Beside it: {SIZES.draws} draws of the same number of heads from each layer, and the same number of heads of "
     "least importance (Michel et al. 2019). Specialised: a head with a role on words by `manyheads roles`. A head "
     "outlives another if it is left at more of the prices; equal counts are half.",
