@@ -216,7 +216,7 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
 SIZES = Sizes()
 REPRODUCTION = Reproduction(
     "voita-real",
-    "are specialised heads of a language model the last that gates close?",
+    "specialised heads of a language model are the last that gates close",
     "Voita et al. 2019, Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the Rest Can Be "
     "Pruned (ACL).",
     "With a gate on each encoder head and an L0 penalty, 38 of 48 heads of an English-Russian translator go for 0.15 "
