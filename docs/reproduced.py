@@ -79,7 +79,7 @@ FIRST: dict[str, tuple[Shown | None, Shown | None]] = {
     ),
     "specialised heads are the last that gates close": (
         Shown("voita-gates", "a specialised head outlives another one", "(chance: 0.5)"),
-        None,
+        Shown("voita-real", "a specialised head outlives another one", "(chance: 0.5)"),
     ),
     "heads that retrieve": (
         Shown("wu-masking", "heads with a retrieval score above 0.1"),

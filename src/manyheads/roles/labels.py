@@ -107,6 +107,11 @@ class HeadRole(Shown):
         near = next((rule.role for rule in RULES if rule.statistic == self.evidence.statistic), "")
         return near.replace(" tokens", "").replace(" token", "")
 
+    @property
+    def on_words(self) -> bool:
+        """Whether the role says which words the head looks at: it is no sink, not broad, and not unlabelled."""
+        return self.name not in (UNLABELLED, "broad") and not self.name.startswith("sink")
+
     def __repr__(self) -> str:
         return brief(f"HeadRole({self.head}: {self.name}; {self.evidence.words})")
 
@@ -231,10 +236,7 @@ class PageLabels(Shown):
     @property
     def surest_head(self) -> Head | None:
         """The head to look at first: the one of the surest label that is a role on words; None without labels."""
-        on_words = [
-            role for role in self.roles if role.name not in (UNLABELLED, "broad") and not role.name.startswith("sink")
-        ]
-        pool = on_words or self.roles
+        pool = [role for role in self.roles if role.on_words] or self.roles
         return max(pool, key=lambda role: role.evidence.distance).head if pool else None
 
     def by_role(self) -> dict[str, list[HeadRole]]:

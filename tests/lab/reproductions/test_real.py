@@ -22,11 +22,13 @@ from manyheads.lab.reproductions import (
     olsson_induction,
     prose,
     reproduce,
+    voita_real,
     wang_ioi,
     wu_retrieval,
     xiao_duo,
 )
 from manyheads.lab.reproductions.reproduction import Task
+from manyheads.lab.reproductions.voita_gates import GatedHeads
 from manyheads.long_context import HeadSplit, SplitLayer
 from manyheads.roles.probes import RetrievalScores
 from manyheads.roles.probes.retrieval import Trial
@@ -194,6 +196,66 @@ def test_free_heads_and_rises_are_those_counted_point_by_point(fresh):
     assert rows[-1].values[0] == pytest.approx(sum(line[3] for line in curve.random) / 3 - curve.ranked[3])
 
 
+# ---------------------------------------------------------------------------------------------------------- voita-real
+
+
+def test_gates_move_against_the_gradient_of_loss_and_price_and_weights_stay(lm, fresh):
+    """The oracle: stock layers whose output projection reads drawn gates times heads; Adam's first step is a sign."""
+    ids, seed = drawn(lm, fresh, 2, 9), int(torch.randint(1000, (), generator=fresh))
+    price, start = 0.02 + float(torch.rand((), generator=fresh)) / 10, 0.5
+    model, layers = mh.load("tiny-code").model, lm.model.config.num_hidden_layers
+    before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
+    locations = torch.full((layers, 8), start, requires_grad=True)
+    handles = []
+    torch.manual_seed(seed)
+    for place, layer in enumerate(model.model.layers):
+        uniform = torch.rand(2, 8)
+        opened = torch.sigmoid(((uniform / (1 - uniform)).log() + locations[place]) * 3 / 2)
+        factor = (1.2 * opened - 0.1).clamp(0, 1).repeat_interleave(lm.model.config.hidden_size // 8, 1)[:, None]
+        handles.append(
+            layer.self_attn.o_proj.register_forward_pre_hook(lambda _, inputs, factor=factor: (inputs[0] * factor,))
+        )
+    logits = model(ids).logits
+    for handle in handles:
+        handle.remove()
+    nats = F.cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:])
+    (nats + price * torch.sigmoid(locations + 2 / 3 * np.log(11)).sum()).backward()
+    gated = GatedHeads(lm.model, dict.fromkeys(range(layers), 8), start=start)
+    torch.manual_seed(seed)
+    voita_real.learn(gated, ids, price, 1)
+    seen = torch.stack([gated.location(place) for place in range(layers)]).detach()
+    clear = locations.grad.abs() > 1e-4
+    assert clear.float().mean() > 0.8 and not lm.model.training
+    torch.testing.assert_close(seen[clear], (start - 0.3 * locations.grad.sign())[clear], rtol=1e-3, atol=1e-3)
+    assert all(torch.equal(weight, before[name]) for name, weight in lm.model.state_dict().items())
+
+
+def test_random_heads_are_of_the_layers_that_gates_thinned(fresh):
+    heads = [Head("", layer, index) for layer in range(4) for index in range(5)]
+    gone = [heads[place] for place in torch.randperm(20, generator=fresh)[:9].tolist()]
+    draws = [voita_real.drawn_like(gone, heads, seed) for seed in torch.randint(1000, (8,), generator=fresh).tolist()]
+    for drawn_heads in draws:
+        assert len({*drawn_heads}) == 9
+        assert sorted(head.layer for head in drawn_heads) == sorted(head.layer for head in gone)
+    assert len({frozenset(drawn_heads) for drawn_heads in draws}) > 1
+
+
+def test_specialised_heads_left_are_held_against_their_layers():
+    groups = {"L0H0": "on words", "L0H1": "sink", "L0H2": "neither", "L1H0": "on words", "L1H1": "on words",
+              "L1H2": "sink", "L1H3": "neither"}  # fmt: skip
+    kept = [["L0H0", "L0H1", "L1H0", "L1H1", "L1H2"], ["L0H0", "L1H0", "L1H2"], ["L0H0", "L1H2"]]
+    rise = {"gates": [-0.01, 0.029, 0.5], "importance": [0.1, 0.2, 0.3], "random": [0.2, 0.5, 1.5]}
+    one = {"before": 3.0, "kept": kept, "rise": rise, "groups": groups, "last": ["L0H0 (self)"]}
+    first, outlives, *left, beyond = (row.values[0] for row in voita_real.rows_of([one])[:6])
+    assert first == pytest.approx(4 / 7)  # 0.029 of 3.0 is under 1 %, 0.5 is not
+    # Left at 3, 2 and 1 prices; the others at 1, 0, 3 and 0: pair by pair.
+    assert outlives == pytest.approx(((1 + 1 + 0.5 + 1) + (1 + 1 + 0 + 1) + (0.5 + 1 + 0 + 1)) / 12)
+    assert left == pytest.approx([1 / 3, 1 / 2, 0])
+    assert beyond == pytest.approx(1 / 2 - (1 / 3 + 2 / 4) / 2)
+    by_price = [row.values[0] for row in voita_real.rows_of([one])[6:]]
+    assert by_price == pytest.approx([2 / 7, -0.01, 0.21, 0.11, 4 / 7, 0.029, 0.471, 0.171, 5 / 7, 0.5, 1.0, -0.2])
+
+
 # ------------------------------------------------------------------------------------------------------------- xiao-duo
 
 
@@ -292,7 +354,7 @@ def test_what_is_won_back_is_counted_beside_the_model_trained_the_same_way():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["michel-real", "xiao-duo", "ainslie-uptrain"])
+@pytest.mark.parametrize("name", ["michel-real", "voita-real", "xiao-duo", "ainslie-uptrain"])
 def test_a_dear_trial_on_a_small_model_has_a_row_for_each_claim(name, tmp_path, monkeypatch, lm):
     test_a_trial_on_a_small_model_has_a_row_for_each_claim(name, tmp_path, monkeypatch, lm)
 

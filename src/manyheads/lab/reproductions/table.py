@@ -30,6 +30,8 @@ REPRODUCTIONS = listing(
      "10 minutes"),
     ("voita-gates", "Voita et al. 2019: gates with an L0 price close most heads, and specialised ones last",
      "3 minutes"),
+    ("voita-real", "Voita et al. 2019: gates close heads of a pretrained model, specialised ones last",
+     "minutes"),
     ("wu-masking", "Wu et al. 2024: without its retrieval heads a model retrieves nothing, without others it does",
      "6 minutes"),
     ("xiao-duo", "Xiao et al. 2024: half of the key/value heads keep everything, chosen on needles; the others stream",
