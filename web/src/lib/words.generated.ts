@@ -34,7 +34,7 @@ export const WORDS = {
   "exact": "Computed from every weight; otherwise the number says from how many rows it was sampled.",
   "ablate": "Run the model with a head's output replaced, by zero, a mean or another text's, and compare.",
   "effect": "What a plan changes in the model's output; more is worse.",
-  "control": "The same plan on as many heads drawn at random: it shows what is usual.",
+  "control": "The same plan on the same number of heads drawn at random: it shows what is usual.",
   "verdict": "An effect in words, from its rank among the control: it barely matters, or it stands out.",
   "importance": "The effect of ablating a head, each head by itself.",
   "prune": "Remove heads for good, and save the smaller model.",

@@ -1,4 +1,4 @@
-// openapi.json sha256:9096494dcdbe66e388ad49e02ec30568a934745290452e23fe82bee7ecc8f824
+// openapi.json sha256:74a02114b1ad40fb5b984fa7de65546727b808bc785f75557b9390720748cd24
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -131,7 +131,7 @@ export interface paths {
         put?: never;
         /**
          * Run Experiment
-         * @description Carry out a plan on a text, beside random sets of as many heads.
+         * @description Carry out a plan on a text, beside random sets of the same number of heads.
          */
         post: operations["run_experiment"];
         delete?: never;
@@ -356,7 +356,7 @@ export interface paths {
         put?: never;
         /**
          * Check
-         * @description Judge an answer. The right one is computed, too.
+         * @description Judge an answer. The right one is computed as well.
          */
         post: operations["check"];
         delete?: never;
@@ -1405,8 +1405,9 @@ export interface components {
          * @description A set of heads run alone, all others with their numbers of the corrupted text, and the reverse.
          *
          *     `kept` and `left`: the shares of the answer that these heads keep, and that are left when these alone are
-         *     corrupted; `random_kept` and `random_left`: the same of random sets of as many heads. `costs`: what is lost when one
-         *     head is taken out of the set. `keep`: the share that was searched for, null for a set of the reader's own.
+         *     corrupted; `random_kept` and `random_left`: the same of random sets of the same number of heads. `costs`: what is
+         *     lost when one head is taken out of the set. `keep`: the share that was searched for, null for a set of the reader's
+         *     own.
          */
         CircuitRun: {
             /** Costs */
@@ -1436,7 +1437,7 @@ export interface components {
         };
         /**
          * CodeLine
-         * @description A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1", too.
+         * @description A line of code. `steps`: labels of the values that it computes; "Q" stands for "Q, head 1" as well.
          */
         CodeLine: {
             /** Steps */
