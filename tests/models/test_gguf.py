@@ -162,7 +162,7 @@ class TestModels:
     def test_size_refuses_keys_that_mean_other_tensors(self, tmp_path: Path, fresh: torch.Generator):
         model = randomised(MODELS["llama"](), fresh)
         path = write_model(tmp_path / "model.gguf", model, "llama", **{"llama.feed_forward_length": 96})
-        refuses(mh.ModelError, "its keys mean [0-9,]+ parameters, and its tensors hold", mh.size, path)
+        refuses(mh.errors.ModelError, "its keys mean [0-9,]+ parameters, and its tensors hold", mh.size, path)
 
 
 class TestNumbers:
