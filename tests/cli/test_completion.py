@@ -67,4 +67,5 @@ def test_shape_of_smollm2_is_its_own():
 def test_names_after_a_comma_and_presets_come_from_their_tables():
     assert completion.statistics("entropy,dist") == [f"entropy,{name}" for name in NAMED if name.startswith("dist")]
     assert completion.statistics("def") == ["default"] and completion.models("mini") == ["minilm"]
+    assert completion.sized("smo") == ["smollm2"] and completion.sized("minilm") == ["minilm"]
     assert completion.sized("llama-2") == [name for name in PRESETS if name.startswith("llama-2")] != []

@@ -490,3 +490,41 @@ def test_no_map_is_kept_that_the_module_does_not_keep(fresh):
         assert maps_alive() == trained
         out.sum().backward()
         seen.step()
+
+
+class Unsoftened(nn.Module):
+    """Attention whose weights are an activation of the scores, and the feed-forward layer with matrices of its own."""
+
+    def __init__(self, activation):
+        super().__init__()
+        self.activation, self.qkv = activation, nn.Linear(M, 3 * M)
+        self.up, self.down = nn.Parameter(torch.randn(M, N)), nn.Parameter(torch.randn(N, M))
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (H, D)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        weights = self.activation((q @ k.mT / math.sqrt(D)).tril()) / N if self.activation else 1.0
+        x = x + (weights @ v).transpose(1, 2).flatten(2) if self.activation else x
+        return x + F.relu(x @ self.up) @ self.down
+
+
+@pytest.mark.parametrize("activation", [F.relu, torch.sigmoid, lambda x: x.square(), torch.exp])
+def test_a_layer_without_softmax_beside_others_is_named_once(activation, fresh, caplog):
+    model = drawn(nn.Sequential(NanoGPT(), Unsoftened(activation), Unsoftened(None)), fresh).eval()
+    words = r"1 (Unsoftened): not read, since it reads values by scores after"
+    rec = mh.record_call(model, tokens(fresh))
+    assert [layer.site.module for layer in rec.layers] == ["0"]
+    assert rec.provenance["left out"].startswith(words) and "2 (" not in rec.provenance["left out"]
+    assert caplog.text.count(words) == 1
+    caplog.clear()
+    model.train()
+    with mh.watch(model) as watch:
+        for _ in range(2):
+            model(tokens(fresh)).mean().backward()
+            watch.step()
+    assert caplog.text.count("left out of the watch: " + words) == 1
+
+
+def test_a_model_of_layers_without_softmax_is_refused(fresh):
+    model = drawn(nn.Sequential(Unsoftened(F.relu), Unsoftened(F.relu)), fresh).eval()
+    words = "module '0' .Unsoftened., and 1 more like it, .* after relu, with no softmax. Nothing was recorded"
+    refuses(ModelError, words, mh.record_call, model, tokens(fresh))

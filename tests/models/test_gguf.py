@@ -22,8 +22,8 @@ import transformers as hf
 from torch import nn
 
 import manyheads as mh
-from manyheads.models.loading.gguf.blocks import FORMATS
-from manyheads.models.loading.gguf.file import GgufFile
+from manyheads.models.loading.gguf import blocks
+from manyheads.models.loading.gguf.file import FORMATS, GgufFile
 from manyheads.models.loading.gguf.model import build_unpacked
 from manyheads.models.loading.gguf.tokenizer import tokenizer_of
 from tests.models.gguf_files import (
@@ -142,6 +142,28 @@ class TestModels:
         written = metadata_of(model, family, ["a"])
         assert {re.sub(rf"^{family}\.", "{arch}.", key) for key in written} <= known
 
+    def test_size_is_that_of_the_model_and_published_bytes_are_the_tensors(
+        self, family: str, tmp_path: Path, fresh: torch.Generator
+    ):
+        model, rng = randomised(MODELS[family](), fresh), np.random.default_rng(seed_of(f"size of {family}"))
+
+        def pack(name: str, weight: torch.Tensor) -> Packed:
+            is_matrix = weight.ndim == 2 and weight.shape[1] % 32 == 0
+            return random_blocks(tuple(weight.shape), 8, 32, 34, rng) if is_matrix else packed(weight)
+
+        path = write_model(tmp_path / "model.gguf", model, family, pack)
+        sizing, expected = mh.size(path, 23, 3), mh.size(model, 23, 3)
+        assert sizing.num_parameters == expected.num_parameters == sum(p.numel() for p in model.parameters())
+        assert sizing.architecture.layers == expected.architecture.layers and sizing.cache == expected.cache
+        published = mh.size(tmp_path, dtype="published")
+        stored = sum(tensor.n_bytes for tensor in gguf.GGUFReader(path).tensors)
+        assert published.weight_bytes == pytest.approx(stored, rel=1e-12) and published.name == tmp_path.name
+
+    def test_size_refuses_keys_that_mean_other_tensors(self, tmp_path: Path, fresh: torch.Generator):
+        model = randomised(MODELS["llama"](), fresh)
+        path = write_model(tmp_path / "model.gguf", model, "llama", **{"llama.feed_forward_length": 96})
+        refuses(mh.errors.ModelError, "its keys mean [0-9,]+ parameters, and its tensors hold", mh.size, path)
+
 
 class TestNumbers:
     @pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: FORMATS[kind].name)
@@ -152,7 +174,7 @@ class TestNumbers:
         path.write_bytes(gguf_bytes({"general.architecture": "llama"}, {"x": drawn}))
         (stored,) = gguf.GGUFReader(path).tensors
         expected = gguf.dequantize(stored.data, stored.tensor_type).astype(np.float32)
-        numbers = GgufFile(path).numbers("x")
+        numbers = blocks.unpacked(GgufFile(path), "x")
         assert numbers.shape == expected.shape and np.isfinite(expected).all() and len(np.unique(expected)) > 20
         assert numbers.float().numpy().tobytes() == expected.tobytes()
 
@@ -356,6 +378,8 @@ class TestDamage:
         path.write_bytes(contents)
         with pytest.raises(mh.ManyHeadsError, match=words) as raised:
             GgufFile(path)
+        with pytest.raises(mh.ManyHeadsError, match=re.escape(str(raised.value))):
+            mh.size(path)
         assert str(path) in str(raised.value)
         assert "\n" not in str(raised.value)
 

@@ -56,10 +56,10 @@ def models(incomplete: str) -> list[str]:
 
 
 def sized(incomplete: str) -> list[str]:
-    """The presets of `size`."""
+    """The presets of `size`, and the bundled models."""
     from manyheads.sizing import PRESETS  # no torch, but not for every command
 
-    return [name for name in PRESETS if name.startswith(incomplete)]
+    return [name for name in dict.fromkeys((*PRESETS, *SHAPES)) if name.startswith(incomplete)]
 
 
 def _default_model() -> str:

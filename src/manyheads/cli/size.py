@@ -48,8 +48,8 @@ CHUNK_HELP = f"Prompt tokens computed at once. Default: {Placement.default_chunk
 DTYPE_HELP = "Dtype of the weights: fp32, bf16, fp16, fp8, int8, int4, or published: as their config says."
 BATCH_HELP = "Texts at a time. Default: 8; what --fits prints is for 1."
 WHAT_HELP = (
-    "A preset (see --list), tiny-code, minilm, a config.json, a folder with one, or owner/name on the hub, whose "
-    "config.json is fetched. None: llama-2-70b, or what the sizes describe."
+    "A preset (see --list), smollm2, minilm or tiny-code, a config.json, a GGUF file, a folder with one, or owner/name "
+    "on the hub, whose config.json is fetched. None: llama-2-70b, or what the sizes describe."
 )
 CONTEXT_HELP = "Tokens of a text; 128k is 131,072 and 1M is 1,048,576. Default: 4096, or fewer if the model has fewer."
 WORDS = ("num_layers", "embed_dim", "num_heads", "num_kv_heads", "head_dim", "ffn_dim", "vocab_size")

@@ -18,20 +18,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from manyheads import private_names
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.models.loading.bundled import BUNDLED, find_bundled
-from manyheads.models.loading.checkpoints import brief, fetched_config, quietly
+from manyheads.models.loading.checkpoints import brief, fetched_config, find_gguf, quietly
 from manyheads.sizing import PRESETS, Sizing, architecture_of, key_of, prefill
 from manyheads.sizing import size as size_of_architecture
 from manyheads.sizing.architecture import (
     FEW_LAYERS,
     LAST,
+    MATRICES,
     Architecture,
     Attention,
     LayerShape,
+    Stored,
     UnknownFamily,
     Weights,
     describe_config,
@@ -43,6 +46,8 @@ from manyheads.sizing.architecture import (
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from manyheads.models.loading.gguf.file import GgufFile
 
 PROBE_TOKENS = 16  # longer than any kernel of a convolution, whose state may else come out short
 SIZES = ("hidden_size", "num_hidden_layers", "vocab_size")  # a default in place of one would be another model
@@ -75,7 +80,8 @@ PLACES = tuple(
 )
 """Part -> what the path of its parameters has in it; the first that fits."""
 
-HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.json)")
+HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.json)(?<!\.gguf)")
+GGUF_MATRIX = re.compile(r"blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(gate|up|down)(_(sh)?exps?)?)\.weight")
 KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 
@@ -94,15 +100,15 @@ def size(
 ) -> Sizing:
     """What an architecture costs for `batch` texts of `context` tokens.
 
-    - `what`: a preset's name ("llama-2-70b"), a bundled model's ("tiny-code"), a config.json or a folder with one, a
-      config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
+    - `what`: a preset's name ("llama-2-70b"), a bundled model's ("smollm2"), a config.json or a folder with one, a GGUF
+      file or a folder with one, a config as a mapping, a mapping in plain words (num_layers, embed_dim, num_heads, ...:
       `sizing.architecture.building_blocks.transformer`), a `ModelSpec`, an `Architecture`; a loaded model, a module of
       transformers, or its config; a model of the hub ("Qwen/Qwen3-8B"): a preset's, or one whose config.json is in the
       local cache, else that is fetched.
     - `context`: tokens of a text; None: 4,096, fewer where a model has fewer positions.
     - `batch`: how many texts at once.
     - `dtype`: of the weights ("fp16"); "published": each part as its config.json says, scales counted (fp8 for
-      DeepSeek-V3, MXFP4 for the experts of gpt-oss).
+      DeepSeek-V3, MXFP4 for the experts of gpt-oss), of a GGUF file as it holds them.
     - `num_kv_heads`: the same with so many key/value heads.
     - `source`: tokens of what an encoder reads; None: as many as `context`.
     - `cache_dtype`: of the cache; None: `dtype`, of published weights what is not packed.
@@ -236,6 +242,11 @@ def _architecture(subject: Any) -> Architecture:
     if hasattr(subject, "model_type") and hasattr(subject, "to_dict"):
         config: Any = subject
         subject = {**config.to_dict(), "model_type": config.model_type}
+    is_preset = isinstance(subject, str) and "/" not in subject and key_of(subject) in PRESETS
+    if isinstance(subject, str | os.PathLike) and not is_preset:
+        path = Path(os.path.expanduser(os.fspath(subject)))
+        if os.path.exists(path) and (file := find_gguf(path)) is not None:
+            return _of_gguf(file, path.resolve().name if path.is_dir() else path.stem)
     try:
         return architecture_of(subject)
     except UnknownFamily as error:
@@ -243,6 +254,33 @@ def _architecture(subject: Any) -> Architecture:
             return _with_transformers(subject, error)
         data, path = load_config(subject)
         return replace(_with_transformers(data, error), name=name_of(path))
+
+
+def _of_gguf(file: GgufFile, name: str) -> Architecture:
+    """What a GGUF file's keys say, held to the shapes of its tensors; no weight is read.
+
+    Raises ModelError where the two disagree.
+    """
+    from manyheads.models.loading.gguf.architectures import config_of  # deferred: it needs NumPy, presets do not
+
+    architecture = describe_config(config_of(file))
+    matrices, others = [0, 0], [0, 0]  # numbers, and the bits that they take
+    for tensor_name, tensor in file.tensors.items():
+        if tensor_name == "rope_freqs.weight":  # computed in a model, and no parameter of it
+            continue
+        is_matrix = GGUF_MATRIX.fullmatch(tensor_name) is not None
+        kind = matrices if is_matrix else others
+        kind[0] += prod(tensor.shape)
+        kind[1] += 8 * tensor.num_bytes
+    if (num_numbers := matrices[0] + others[0]) != architecture.num_parameters:
+        raise ModelError(
+            f"{file.path} is damaged: its keys mean {architecture.num_parameters:,} parameters, and its tensors hold "
+            f"{num_numbers:,}. Copy or fetch it again."
+        )
+    stored = Stored(file.formats_in_words, others[1] / others[0], matrices[1] / (matrices[0] or 1), MATRICES)
+    counted = f"numbers are counted as asked; the file holds {stored.form}, which is dtype=published"
+    because = (f"{architecture.family}, by the keys of {file.path.name}", *architecture.because[1:], counted)
+    return replace(architecture, name=name, because=because, stored=stored)
 
 
 def _with_transformers(data: Mapping[str, Any], error: UnknownFamily) -> Architecture:

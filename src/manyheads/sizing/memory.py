@@ -92,7 +92,7 @@ class Ask:
     @property
     def number_bits(self) -> int:
         """Bits that a number of the activations has: one of fewer is computed with in 16."""
-        return max(16, self.stored.rest if self.stored else DTYPES[self.dtype])
+        return max(16, round(self.stored.rest) if self.stored else DTYPES[self.dtype])
 
     def cache_bytes(self, numbers: int | float) -> float:
         """Bytes of so many numbers in the cache's dtype."""

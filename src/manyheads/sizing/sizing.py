@@ -129,7 +129,7 @@ def architecture_of(what: object) -> Architecture:
         return preset(what)
     if is_here:
         return read_config(name)
-    if not isinstance(what, str) or name.endswith(".json") or name.startswith((".", "/", "~")):
+    if not isinstance(what, str) or name.endswith((".json", ".gguf")) or name.startswith((".", "/", "~")):
         raise FileAccessError(f"there is no file or folder {name}.")
     raise ModelError(
         f"nothing to size is called {name!r}: no preset, and no file or folder here.{did_you_mean(name)} "

@@ -232,6 +232,11 @@ class Tokens:
     images: tuple[tuple[ImageSpan, ...], ...] = ()
     answers: tuple[int, ...] = ()
 
+    def __repr__(self) -> str:
+        lengths = [int(length) for length in self.lengths]
+        several = f"{min(lengths)}-{max(lengths)}" if len(set(lengths)) > 1 else f"{max(lengths, default=0)}"
+        return f"Tokens({len(lengths)} text{'s' * (len(lengths) != 1)} of {several} tokens)"
+
     @staticmethod
     def unnamed(lengths: Sequence[int]) -> Tokens:
         """Positions without tokens, as a bare module has them."""

@@ -36,7 +36,10 @@ OUT_HELP = "Folder to write; a stopped training continues from it. Default: the 
 DATA_HELP = "Files to learn from, for presets that take them (rul: a C-MAPSS folder). Default: the preset's own."
 STEPS_HELP = "How many steps. Default: the preset's own."
 NAME_HELP = "What to reproduce. Default: list them."
-FILE_HELP = "The file that wu-scores reads: one of head_score in github.com/nightdessert/Retrieval_Head."
+FILE_HELP = (
+    "The file that it reads: for wu-scores one of head_score in github.com/nightdessert/Retrieval_Head, for "
+    "clark-syntax a treebank (CoNLL-U)."
+)
 SEEDS_HELP = "How many seeds to train. Default: 3."
 TRIAL_HELP = "A trial of seconds: everything runs, and no result is shown."
 MADE_HELP = "Folder to write; a stopped reproduction continues from it. Default: the name."

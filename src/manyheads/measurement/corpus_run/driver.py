@@ -266,7 +266,7 @@ class Driver:
         self._measure(chain(head, rest) if surveyed is None else chunks_of(self.corpus.open(), place))
         # A shard may hold no text, or none that can be read: the others have what there is.
         if not self.total.num_texts and place == WHOLE:
-            reasons = str(self.total.failures).rstrip(".")
+            reasons = str(self.total.failures).rstrip(".") or "it holds none"
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
         self.total.parts = self._parts
         if files is not None:

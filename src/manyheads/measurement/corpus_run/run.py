@@ -139,7 +139,7 @@ class CorpusRun:
         self.total = store.everywhere(total, self.ranks)
         # A shard may hold no text, or none that can be read: the others have what there is.
         if not self.total.num_texts and place == WHOLE:
-            reasons = str(self.total.failures).rstrip(".")
+            reasons = str(self.total.failures).rstrip(".") or "it holds none"
             raise TextError(f"no text of {self.corpus.origin} could be measured: {reasons}.")
         self.total.parts = {str(place): self.total.counts.get("texts", 0)}
         if self.files is not None:

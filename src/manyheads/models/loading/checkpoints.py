@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,13 +122,10 @@ def _opened(folder: Path, name: str, because: str, sha256: str | None = None) ->
         files = sorted(path.name + "/" * (not path.is_file()) for path in folder.iterdir())
     except OSError as error:
         raise FileAccessError(f"cannot read {folder}: {error}. Check its permissions.") from error
-    packed = [file for file in files if file.lower().endswith(GGUF)]
-    if packed and "config.json" not in files:
-        if len(packed) > 1 and not all(_PART.search(file) for file in packed):  # parts have a refusal of their own
-            raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
-        file = _gguf_file(folder / packed[0])
-        because += f": {packed[0]}, sha256 {(sha256 or file.sha256)[:12]}..."
-        return Checkpoint(folder, name, because, {}, (packed[0],), file)
+    if (packed := _packed(folder, files)) is not None:
+        file = _gguf_file(packed)
+        because += f": {packed.name}, sha256 {(sha256 or file.sha256)[:12]}..."
+        return Checkpoint(folder, name, because, {}, (packed.name,), file)
     _require_model_files(str(folder), files)
     config = parsed(folder / "config.json")
     classes = config.get("architectures") or []
@@ -169,9 +166,38 @@ def _begins_as_gguf(path: Path) -> bool:
 
 
 def _gguf_file(path: Path) -> "GgufFile":
-    from manyheads.models.loading.gguf.file import GgufFile  # deferred: it needs torch, and sizing does without
+    from manyheads.models.loading.gguf.file import GgufFile  # deferred: it needs NumPy, and sizing a preset does not
 
     return GgufFile(path)
+
+
+def _packed(folder: Path, files: Collection[str]) -> Path | None:
+    """The GGUF file that is the model of a folder; None: a config.json says what the model is, or there is none.
+
+    Raises ModelError where there are several.
+    """
+    packed = [file for file in files if file.lower().endswith(GGUF)]
+    if not packed or "config.json" in files:
+        return None
+    if len(packed) > 1 and not all(_PART.search(file) for file in packed):  # parts have a refusal of their own
+        raise ModelError(f"{folder} holds {len(packed)} GGUF files ({few(packed)}): name one of them.")
+    return folder / packed[0]
+
+
+def find_gguf(path: Path) -> "GgufFile | None":
+    """The GGUF file at `path`: that file, or the one in that folder where it has no config.json; None: neither.
+
+    Raises ModelError for a damaged file and for a folder of several, FileAccessError where it cannot be read.
+    """
+    if path.is_dir():
+        try:
+            files = sorted(file.name for file in path.iterdir() if file.is_file())
+        except OSError as error:
+            raise FileAccessError(f"cannot read {path}: {error}. Check its permissions.") from error
+        packed = _packed(path, files)
+        return None if packed is None else _gguf_file(packed)
+    is_gguf = path.is_file() and (path.suffix.lower() == GGUF or _begins_as_gguf(path))
+    return _gguf_file(path) if is_gguf else None
 
 
 def _require_model_files(where: str, files: list[str]) -> None:

@@ -367,7 +367,7 @@ def load(
     dtype_from = "as its config.json says" if {"dtype", "torch_dtype"} & checkpoint.config.keys() else "as it is stored"
     stored, file = "", checkpoint.gguf
     if file is not None:
-        dtype_from = file.formats_in_words
+        dtype_from = file.unpacked_in_words
         stored = f"{dtype_from} ({file.path.name}, sha256 {file.sha256})"
     because = [
         f"{type(model).__name__}, {why}",

@@ -117,7 +117,7 @@ def build(
         options["device_map"] = {"": device}
     try:
         if checkpoint.gguf is not None:
-            remarks = [] if dtype is None else [checkpoint.gguf.formats_in_words]
+            remarks = [] if dtype is None else [checkpoint.gguf.unpacked_in_words]
             return build_unpacked(checkpoint.gguf, device, dtype, attention), remarks
         require_plausible(cls, checkpoint)
         if is_compact(checkpoint.folder):

@@ -59,6 +59,11 @@ MIXING = {
     "transpose", "permute", "swapaxes", "swapdims", "movedim", "moveaxis", "get", "cat", "concat", "pad", "conv2d",
     "roll",
 }  # fmt: skip
+# What stands in place of a softmax: a layer of such weights has none that can be read, and is named.
+ACTIVATIONS = {
+    "relu", "leaky_relu", "relu6", "elu", "gelu", "silu", "softplus", "sigmoid", "hardsigmoid", "tanh", "exp", "square",
+    "pow", "clamp", "clamp_min", "clip", "abs",
+}  # fmt: skip
 
 MOST_STEPS = 16  # of a residual stream that is a product, and no score, there are ever more
 HIDDEN = -9e3  # from here down a shift leaves no weight, and is a mask: BERT's is -10,000
@@ -153,24 +158,30 @@ def letters(equation: str, *sizes: int) -> tuple[str, str, str] | None:
 @dataclass(frozen=True, eq=False)
 class Scores:
     """The result of a product that a module made, or what steps have made of it. `unread`: why nobody can say what they
-    are."""
+    are. `activation`: the first function that may stand in place of their softmax."""
 
     module: nn.Module
     product: Product | None
     shape: torch.Size
     steps: tuple[Step, ...] = ()
     unread: str = ""
+    activation: str = ""
 
     def then(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor
     ) -> Scores:
         """The scores after one more function."""
         name = name_of(func)
+        if name in ACTIVATIONS and not self.activation:
+            why = self.unread or f"{name} changes its scores before their softmax"
+            return replace(self, steps=(), unread=why, activation=name)
         if self.unread or name in UNCHANGED:
             return self
         if name not in STEPS:
             what = "an exchange of axes" if name == "get" else name
-            return replace(self, product=None, steps=(), unread=f"{what} changes its scores before their softmax")
+            # The product is kept where the cells are: a second one may follow, with no softmax between.
+            product = self.product if result.shape == self.shape else None
+            return replace(self, product=product, steps=(), unread=f"{what} changes its scores before their softmax")
         if result.numel() != self.shape.numel():
             why = f"{name} cuts off or repeats scores before their softmax"
             return replace(self, product=None, steps=(), unread=why)
@@ -269,6 +280,9 @@ def carry_out(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[s
         if len(weights) == 1:
             return _read_values(product, *weights[0], result)
         if product is not None and not weights:
+            for tensor, node in known:
+                if isinstance(node, Scores) and node.activation:
+                    _name_unsoftened(product, tensor, node)
             scores = Scores(RUNNING.modules[-1], product, result.shape)
             if name_of(func) == "baddbmm":  # beta * input + alpha * product
                 added = args[0] if args else kwargs["input"]
@@ -357,6 +371,25 @@ def _soften(
                 lse = source.amax(axis, keepdim=True) - result.amax(axis, keepdim=True).log()
     axis = axis % result.ndim if isinstance(axis, int) else -1
     MAPS.remember(result, Weights(scores, axis, result.detach(), lse, unread=unread))
+
+
+def _name_unsoftened(second: Product, tensor: Tensor, scores: Scores) -> None:
+    """Values are read by scores that went through an activation, and no softmax: the taps are told of the module.
+
+    Nothing is said of a feed-forward layer, whose products are with parameters.
+    """
+    first, module = scores.product, RUNNING.modules[-1]
+    if first is None or tensor.ndim < 3 or tensor.shape != first.shape:
+        return
+    left, right, out = second.axes
+    own, other, values = (left, right, second.right) if second.left is tensor else (right, left, second.left)
+    if own[-1] not in other or own[-1] in out:
+        return
+    if any(_is_parameter(x, owner) for x in (first.left, first.right, values) for owner in RUNNING.modules):
+        return
+    for tap in OPEN.on(module):
+        reason = f"it reads values by scores after {scores.activation}, with no softmax"
+        tap.unread[tap.paths[id(module)]] = Unread(type(module).__name__, reason)
 
 
 def _read_values(product: Product | None, tensor: Tensor, weights: Weights, result: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from .architecture import by_part as by_part
 from .architecture import kind_of as kind_of
 from .building_blocks import projections as projections
 from .building_blocks import transformer as transformer
+from .config import MATRICES as MATRICES
 from .config import UnknownFamily as UnknownFamily
 from .config import describe_config as describe_config
 from .config import load_config as load_config

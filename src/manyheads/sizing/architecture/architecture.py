@@ -74,7 +74,7 @@ class Stored:
     they share counted (MXFP4: 8 bits for 32 numbers), and all else in `rest` bits. `form` is a phrase."""
 
     form: str
-    rest: int
+    rest: int | float
     bits: float = 0.0
     parts: tuple[str, ...] = ()
 

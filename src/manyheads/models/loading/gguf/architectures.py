@@ -11,20 +11,21 @@ tensors.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from manyheads.base import few
 from manyheads.errors import ModelError
 from manyheads.models.loading.gguf.file import GgufFile, Strings
 
-__all__ = ["FAMILIES", "Family", "Plan", "family_of", "plan_of"]
+if TYPE_CHECKING:  # sizing reads a file's config, and does without torch
+    from torch import Tensor
+
+__all__ = ["FAMILIES", "Family", "Plan", "config_of", "family_of", "plan_of"]
 
 _KEYS = {
     "block_count": "num_hidden_layers",
@@ -73,6 +74,7 @@ def _layers(names: Mapping[str, str]) -> dict[str, str]:
 class Family:
     """Models that llama.cpp calls by one name: their class in transformers, and the names of config and tensors.
 
+    - `model_type`: what a config.json calls them.
     - `keys`: the file's key, without the architecture, to the config's.
     - `tensors`: the file's tensor to the model's module, or its parameter where it has no module; {} is the layer's
       number. Tensors of one parameter are its parts, in alphabetical order.
@@ -82,6 +84,7 @@ class Family:
     """
 
     model: str
+    model_type: str
     keys: Mapping[str, str]
     tensors: Mapping[str, str]
     fixed: Mapping[str, object] = field(default_factory=dict)
@@ -127,6 +130,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": Family(
             "LlamaForCausalLM",
+            "llama",
             _KEYS | _RMS,
             _ENDS | _layers(_PRE_NORMS | _ATTENTION | _GATED),
             {"hidden_act": "silu"},
@@ -134,18 +138,21 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen2": Family(
             "Qwen2ForCausalLM",
+            "qwen2",
             _KEYS | _RMS,
             _ENDS | _layers(_PRE_NORMS | _ATTENTION | _GATED),
             {"hidden_act": "silu", "use_sliding_window": False},
         ),
         "qwen3": Family(
             "Qwen3ForCausalLM",
+            "qwen3",
             _KEYS | _RMS,
             _ENDS | _layers(_PRE_NORMS | _ATTENTION | _HEAD_NORMS | _GATED),
             {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False},
         ),
         "qwen2moe": Family(
             "Qwen2MoeForCausalLM",
+            "qwen2_moe",
             _KEYS | _RMS | _EXPERT_KEYS | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
             _ENDS
             | _layers(_PRE_NORMS | _ATTENTION | _EXPERTS | {"ffn_gate_inp_shexp": "mlp.shared_expert_gate"})
@@ -155,6 +162,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "qwen3moe": Family(
             "Qwen3MoeForCausalLM",
+            "qwen3_moe",
             _KEYS | _RMS | _EXPERT_KEYS,
             _ENDS | _layers(_PRE_NORMS | _ATTENTION | _HEAD_NORMS | _EXPERTS),
             # llama.cpp divides the chosen experts' shares by their sum in this family, and not in the last.
@@ -163,6 +171,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "phi3": Family(
             "Phi3ForCausalLM",
+            "phi3",
             _KEYS | _RMS | {"attention.sliding_window": "sliding_window"},
             _ENDS
             | _layers(_PRE_NORMS | {"attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj"})
@@ -171,6 +180,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma2": Family(
             "Gemma2ForCausalLM",
+            "gemma2",
             _KEYS
             | _RMS
             | {"attention.sliding_window": "sliding_window"}
@@ -181,6 +191,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "gemma3": Family(
             "Gemma3ForCausalLM",
+            "gemma3_text",
             _KEYS | _RMS | {"attention.sliding_window": "sliding_window"},
             _ENDS | _layers(_SANDWICH | _ATTENTION | _HEAD_NORMS | _GATED),
             _GEMMA,
@@ -188,12 +199,14 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "starcoder2": Family(
             "Starcoder2ForCausalLM",
+            "starcoder2",
             _KEYS | {"attention.layer_norm_epsilon": "norm_epsilon"},
             _ENDS | _layers(_PRE_NORMS | _ATTENTION | {"ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
             {"hidden_act": "gelu_pytorch_tanh", "use_bias": True, "sliding_window": None},
         ),
         "gpt2": Family(
             "GPT2LMHeadModel",
+            "gpt2",
             {
                 "block_count": "n_layer",
                 "context_length": "n_positions",
@@ -230,31 +243,6 @@ class Plan:
     family: Family
     config: Mapping[str, object]
     sources: Mapping[str, Sequence[str]]
-
-    def weight(self, file: GgufFile, name: str) -> Tensor:
-        """One weight of the model, as the model holds it, in the precision of the file."""
-        stored = self.sources[name]
-        numbers = [self._undone(file, part) for part in stored]
-        try:
-            return numbers[0] if len(numbers) == 1 else torch.cat(numbers, 1)
-        except (RuntimeError, IndexError) as error:
-            raise self._misshapen(file, few(stored), numbers[0]) from error
-
-    def _undone(self, file: GgufFile, stored: str) -> Tensor:
-        numbers = file.numbers(stored)
-        for pattern, undo in self.family.as_stored:
-            if re.search(pattern, stored):
-                try:
-                    numbers = undo(numbers, self.config)
-                except (RuntimeError, ZeroDivisionError) as error:  # so many heads do not divide it
-                    raise self._misshapen(file, stored, numbers) from error
-        return numbers
-
-    def _misshapen(self, file: GgufFile, stored: str, numbers: Tensor) -> ModelError:
-        return ModelError(
-            f"{file.path} is damaged: {stored} of {list(numbers.shape)} is not what its keys mean. Copy or fetch it "
-            f"again."
-        )
 
 
 class _Keys:
@@ -371,6 +359,12 @@ def plan_of(file: GgufFile) -> Plan:
     return Plan(family, config, _sources(file, family, config, num_layers, read_besides))
 
 
+def config_of(file: GgufFile) -> dict[str, object]:
+    """The config.json that `file` stands for. Errors: as `plan_of`."""
+    plan = plan_of(file)
+    return {"model_type": plan.family.model_type, **plan.config}
+
+
 def _positions(keys: _Keys, family: Family, config: dict[str, object]) -> set[str]:
     """Adds to `config` the width of a head and the rotary embedding; returns the tensors that were read for it."""
     num_heads = _number(config, family.keys["attention.head_count"])
@@ -424,14 +418,17 @@ def _is_27b(config: Mapping[str, object]) -> bool:
 
 def _llama3(file: GgufFile, theta: float, width: int) -> dict[str, object]:
     """The settings of Llama 3's scaling whose factors the file holds. Errors: ModelError where they are of none."""
-    stored = file.numbers("rope_freqs.weight").double()
+    name = "rope_freqs.weight"
+    if (form := file.tensors[name].format.name) != "F32":
+        raise ModelError(f"{file.path} is damaged: {name} in {form}, and it is written in F32. Copy or fetch it again.")
+    stored = np.frombuffer(file.packed(name), "<f4").astype(np.float64)
     low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
     old = _LLAMA3["original_max_position_embeddings"]
-    wavelengths = 2 * math.pi * theta ** (torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
+    wavelengths = 2 * math.pi * theta ** (np.arange(0, width, 2, dtype=np.float64) / width)
     factor = round(float(stored.max()), 4)
-    smooth = ((old / wavelengths - low) / (high - low)).clamp(0, 1)
+    smooth = np.clip((old / wavelengths - low) / (high - low), 0, 1)
     expected = 1 / ((1 - smooth) / factor + smooth)
-    if stored.shape != expected.shape or not torch.allclose(stored, expected, rtol=_CLOSE, atol=0):
+    if stored.shape != expected.shape or not np.allclose(stored, expected, rtol=_CLOSE, atol=0):
         raise ModelError(
             f"{file.path} holds rope_freqs.weight, factors of rotary frequencies that are not those of Llama 3 and are "
             f"not read: without them this would be another model. Convert the original to safetensors instead."

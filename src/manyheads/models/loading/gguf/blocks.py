@@ -1,4 +1,4 @@
-"""How GGUF packs numbers: `FORMATS`, by the number that a file has for it, and how each is unpacked.
+"""How the numbers of a GGUF file are unpacked: `unpacked`, and `UNPACK` for each kind.
 
 A tensor is a row of blocks. A block of a quantised kind holds 32 or 256 numbers as small integers q, with a scale d in
 half precision, some with a smallest value m too: the numbers are d q or d q + m. Kinds whose names end in K have a
@@ -15,25 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from manyheads import private_names
+from manyheads.models.loading.gguf.file import FORMATS, Format, GgufFile
 
-__all__ = ["FORMATS", "NOT_READ", "PLAIN", "Format"]
+__all__ = ["UNPACK", "unpacked"]
 
 _LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # of IQ4_NL and IQ4_XS
 
 
-class Format(NamedTuple):
-    """How numbers are packed: so many in a block of so many bytes. `unpack`: flat bytes to flat numbers."""
-
-    name: str
-    numbers: int
-    num_bytes: int
-    unpack: Callable[[Tensor], Tensor]
+def unpacked(file: GgufFile, name: str) -> Tensor:
+    """The numbers of one tensor, on the CPU: float32, float16 or bfloat16 where they are stored so."""
+    stored = file.tensors[name]
+    packed = torch.frombuffer(file.packed(name), dtype=torch.uint8)
+    # A copy, which is aligned whatever the file's alignment is, and which the model may keep.
+    return UNPACK[stored.format](packed.clone()).reshape(stored.shape)
 
 
 def _half(blocks: Tensor, start: int) -> Tensor:
@@ -149,38 +148,30 @@ def _by_transformers(kind: int, packed: Tensor) -> Tensor:
     return private_names.dequantize(packed, kind)
 
 
-_OURS: Mapping[int, tuple[str, int, int, Callable[[Tensor], Tensor]]] = {
-    2: ("Q4_0", 32, 18, _q4_0),
-    3: ("Q4_1", 32, 20, _q4_1),
-    6: ("Q5_0", 32, 22, _q5_0),
-    7: ("Q5_1", 32, 24, _q5_1),
-    8: ("Q8_0", 32, 34, _q8_0),
-    10: ("Q2_K", 256, 84, _q2_k),
-    11: ("Q3_K", 256, 110, _q3_k),
-    12: ("Q4_K", 256, 144, _q4_k),
-    13: ("Q5_K", 256, 176, _q5_k),
-    14: ("Q6_K", 256, 210, _q6_k),
-    20: ("IQ4_NL", 32, 18, _iq4_nl),
-    23: ("IQ4_XS", 256, 136, _iq4_xs),
+_PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_OURS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }
-_TABLED = {16: ("IQ2_XXS", 66), 17: ("IQ2_XS", 74), 18: ("IQ3_XXS", 98), 19: ("IQ1_S", 50), 21: ("IQ3_S", 110)}
-_TABLED |= {22: ("IQ2_S", 82), 29: ("IQ1_M", 56)}
 
-FORMATS: Mapping[int, Format] = MappingProxyType(
-    {
-        0: Format("F32", 1, 4, partial(_plain, torch.float32)),
-        1: Format("F16", 1, 2, partial(_plain, torch.float16)),
-        30: Format("BF16", 1, 2, partial(_plain, torch.bfloat16)),
-    }
-    | {
-        kind: Format(name, n, size, partial(_in_blocks, unpack, size))
-        for kind, (name, n, size, unpack) in _OURS.items()
-    }
-    | {kind: Format(name, 256, size, partial(_by_transformers, kind)) for kind, (name, size) in _TABLED.items()}
+
+def _unpacking(kind: int, form: Format) -> Callable[[Tensor], Tensor]:
+    if form.name in _PLAIN:
+        return partial(_plain, _PLAIN[form.name])
+    return partial(_in_blocks, _OURS.get(form.name) or partial(_by_transformers, kind), form.num_bytes)
+
+
+UNPACK: Mapping[Format, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {form: _unpacking(kind, form) for kind, form in FORMATS.items()}
 )
-PLAIN = {"F32", "F16", "BF16"}  # of these, the numbers themselves are stored
-# What a file may hold and nothing here unpacks, by name, for the message.
-NOT_READ: Mapping[int, str] = MappingProxyType(
-    {9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
-    | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"}
-)
+"""What turns the flat bytes of each kind into flat numbers."""

@@ -1,10 +1,11 @@
 """A GGUF file: what it says of a model, and where its tensors lie. Nothing in it is believed before it is checked.
 
-The file is mapped, not read: opening it costs its metadata alone (49,152 tokens and their merges: 0.1 s), and a tensor
-is read when it is asked for. One rule meets a damaged file, and one made to harm: every length is compared with the
-bytes that are left before it is used. So nothing is allocated that the file could not fill, and nothing beyond its end
-is read. No code is in such a file; a chat template in it is a text to us. Opening takes no more memory than the file
-has bytes, and 100 MB: the number of entries and their letters are bounded, far above those of any model.
+The file is mapped, not read: opening it costs its metadata alone (49,152 tokens and their merges: 0.1 s). A tensor is
+read when `blocks` unpacks it, and only that needs torch. One rule meets a damaged file, and one made to harm: every
+length is compared with the bytes that are left before it is used. So nothing is allocated that the file could not fill,
+and nothing beyond its end is read. No code is in such a file; a chat template in it is a text to us. Opening takes no
+more memory than the file has bytes, and 100 MB: the number of entries and their letters are bounded, far above those of
+any model.
 
 Source: the format as llama.cpp describes it (ggml/docs/gguf.md), versions 2 and 3, little-endian.
 """
@@ -22,16 +23,58 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from manyheads.errors import FileAccessError, ModelError
-from manyheads.models.loading.gguf.blocks import FORMATS, NOT_READ, PLAIN, Format
 
-__all__ = ["GgufFile", "StoredTensor", "Strings"]
+__all__ = ["FORMATS", "PLAIN", "Format", "GgufFile", "StoredTensor", "Strings"]
+
+
+class Format(NamedTuple):
+    """How numbers are packed: so many in a block of so many bytes. `blocks.UNPACK` has what unpacks each."""
+
+    name: str
+    numbers: int
+    num_bytes: int
+
+
+FORMATS: Mapping[int, Format] = MappingProxyType(
+    {
+        0: Format("F32", 1, 4),
+        1: Format("F16", 1, 2),
+        2: Format("Q4_0", 32, 18),
+        3: Format("Q4_1", 32, 20),
+        6: Format("Q5_0", 32, 22),
+        7: Format("Q5_1", 32, 24),
+        8: Format("Q8_0", 32, 34),
+        10: Format("Q2_K", 256, 84),
+        11: Format("Q3_K", 256, 110),
+        12: Format("Q4_K", 256, 144),
+        13: Format("Q5_K", 256, 176),
+        14: Format("Q6_K", 256, 210),
+        16: Format("IQ2_XXS", 256, 66),
+        17: Format("IQ2_XS", 256, 74),
+        18: Format("IQ3_XXS", 256, 98),
+        19: Format("IQ1_S", 256, 50),
+        20: Format("IQ4_NL", 32, 18),
+        21: Format("IQ3_S", 256, 110),
+        22: Format("IQ2_S", 256, 82),
+        23: Format("IQ4_XS", 256, 136),
+        29: Format("IQ1_M", 256, 56),
+        30: Format("BF16", 1, 2),
+    }
+)
+"""By the number that a file has for it."""
+PLAIN = {"F32", "F16", "BF16"}  # of these, the numbers themselves are stored
+# What a file may hold and nothing here unpacks, by name, for the message.
+NOT_READ: Mapping[int, str] = MappingProxyType(
+    {9: "Q8_1", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"}
+    | {34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0"}
+)
 
 VERSIONS = (2, 3)
 _STRING, _ARRAY = 8, 9  # kinds of a value; the others are numbers
@@ -123,12 +166,10 @@ class GgufFile:
         self.tensors = self._table(num_tensors)
         self.architecture, self.version = str(self.metadata["general.architecture"]), version
 
-    def numbers(self, name: str) -> torch.Tensor:
-        """The numbers of one tensor, unpacked, on the CPU: float32, float16 or bfloat16 where they are stored so."""
+    def packed(self, name: str) -> memoryview:
+        """The bytes of one tensor, as they lie in the file."""
         stored = self.tensors[name]
-        packed = torch.frombuffer(self._contents, dtype=torch.uint8, count=stored.num_bytes, offset=stored.start)
-        # A copy, which is aligned whatever the file's alignment is, and which the model may keep.
-        return stored.format.unpack(packed.clone()).reshape(stored.shape)
+        return self._contents[stored.start : stored.start + stored.num_bytes]
 
     @cached_property
     def sha256(self) -> str:
@@ -142,14 +183,18 @@ class GgufFile:
 
     @property
     def formats_in_words(self) -> str:
-        """What a model's weights were before they were unpacked, as a part of a sentence."""
+        """How many tensors are stored in which way: "Q4_1 (210 tensors), F32 (61)"."""
         (first, many), *others = self.formats.items() or [("nothing", 0)]
-        counts = ", ".join(
+        return ", ".join(
             [f"{first} ({many} tensor{'s' * (many != 1)})", *(f"{name} ({count})" for name, count in others)]
         )
+
+    @property
+    def unpacked_in_words(self) -> str:
+        """What a model's weights were before they were unpacked, as a part of a sentence."""
         if self.formats.keys() <= PLAIN:
-            return f"stored as {counts}"
-        return f"unpacked from {counts}: rounded weights, not the original's"
+            return f"stored as {self.formats_in_words}"
+        return f"unpacked from {self.formats_in_words}: rounded weights, not the original's"
 
     def _checked_version(self) -> int:
         if bytes(self._contents[:4]) != b"GGUF":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from manyheads import private_names
 from manyheads.base import few, first_line
 from manyheads.errors import ManyHeadsError, ModelError
 from manyheads.machine import plain
 from manyheads.models.loading.gguf.architectures import Plan, family_of, plan_of
-from manyheads.models.loading.gguf.blocks import PLAIN
-from manyheads.models.loading.gguf.file import GgufFile
+from manyheads.models.loading.gguf.blocks import unpacked
+from manyheads.models.loading.gguf.file import PLAIN, GgufFile
 
 __all__ = ["build_unpacked", "class_of"]
 
@@ -44,9 +45,9 @@ def build_unpacked(file: GgufFile, device: torch.device, dtype: torch.dtype | No
             f"be another model. Convert the original to safetensors instead."
         )
     try:
-        state: dict[str, torch.Tensor] = {}
+        state: dict[str, Tensor] = {}
         for name in plan.sources:
-            weight = plan.weight(file, name)
+            weight = _weight(file, plan, name)
             if tuple(weight.shape) != expected[name]:
                 raise ModelError(
                     f"{file.path} is damaged: {few(plan.sources[name])} is {list(weight.shape)}, and its keys mean "
@@ -70,6 +71,33 @@ def class_of(file: GgufFile) -> type:
     import transformers
 
     return getattr(transformers, family_of(file).model)
+
+
+def _weight(file: GgufFile, plan: Plan, name: str) -> Tensor:
+    """One weight of the model, as the model holds it, in the precision of the file."""
+    stored = plan.sources[name]
+    numbers = [_undone(file, plan, part) for part in stored]
+    try:
+        return numbers[0] if len(numbers) == 1 else torch.cat(numbers, 1)
+    except (RuntimeError, IndexError) as error:
+        raise _misshapen(file, few(stored), numbers[0]) from error
+
+
+def _undone(file: GgufFile, plan: Plan, stored: str) -> Tensor:
+    numbers = unpacked(file, stored)
+    for pattern, undo in plan.family.as_stored:
+        if re.search(pattern, stored):
+            try:
+                numbers = undo(numbers, plan.config)
+            except (RuntimeError, ZeroDivisionError) as error:  # so many heads do not divide it
+                raise _misshapen(file, stored, numbers) from error
+    return numbers
+
+
+def _misshapen(file: GgufFile, stored: str, numbers: Tensor) -> ModelError:
+    return ModelError(
+        f"{file.path} is damaged: {stored} of {list(numbers.shape)} is not what its keys mean. Copy or fetch it again."
+    )
 
 
 def _precision(file: GgufFile) -> torch.dtype:
