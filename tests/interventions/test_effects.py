@@ -383,7 +383,7 @@ TEN = tuple(rank / 10 for rank in range(1, 11))  # 0.1 to 1.0
     (-0.35, {}, "barely", "Barely matters: 7 of 10 random heads matter at least as much."),
     (1e-12, {}, "nothing", "Changes nothing here."),
     (0.0, {"unchanged": "scale L0H1 by 1"}, "nothing", "Changes nothing here: scale L0H1 by 1 has no effect."),
-    (2.0, {"num_heads": 3}, "stands out", "Stands out: none of 10 random sets of the same number of heads matters as much."),
+    (2.0, {"num_heads": 3}, "stands out", "none of 10 random sets of the same number of heads matters as much."),
     (2.0, {"plan": Plan(SkipOutputProjection("L1"))}, "stands out", "none of 10 random layers matters as much."),
 ])  # fmt: skip
 def test_the_verdict_is_the_rank_among_random_heads_in_words(change, more, level, words):

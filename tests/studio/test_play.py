@@ -317,7 +317,7 @@ TYPE = """() => {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "least"), [((1440, 900), 20), ((768, 1024), 14.5)])
+@pytest.mark.parametrize(("size", "least"), [((1440, 900), 20), ((768, 1024), 13)])
 @pytest.mark.parametrize("scene", ["word", "layer", "pass"])
 def test_type_on_the_presenters_stage_is_read_from_the_last_row(play, scene, size, least):
     page = play(f"head/L{LAYER}H{HEAD}", play=scene, pin=IT, size=size)

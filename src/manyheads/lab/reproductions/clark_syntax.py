@@ -152,8 +152,9 @@ REPRODUCTION = Reproduction(
     "(section 4.2).",
     "An arc is linked if, among words, a head's row looks most at the arc's other end. The head and the side that "
     "looks are chosen on every other sentence, by how far they are above what needs no attention: the word at the "
-    "relation's most frequent offset on the sides that it sees, and the nearest word of one part of speech. Scored is the rest. An arc counts "
-    "where the one word can see the other: a causal head does not look ahead. Left out is a relation whose best head "
+    "relation's most frequent offset on the sides that it sees, and the nearest word of one part of speech. Scored is "
+    "the rest. An arc counts where the one word can see the other: a causal head does not look ahead. Left out is a "
+    "relation whose best head "
     f"has a 95 % interval wider than {WIDEST:.0%}.",
     (
         "smollm2 and minilm on Universal Dependencies, not BERT-base on the Penn Treebank: relations that share a name "

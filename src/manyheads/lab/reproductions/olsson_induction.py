@@ -147,15 +147,18 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         )
         return PointsPanel(title, tuple(points))
 
-    mine, others = "without the\ninduction heads", "without others\nof their layers"
+    without_them, without_others = "without the\ninduction heads", "without others\nof their layers"
     panels = (
-        panel("random tokens read again: nats more", [(mine, "induction", "copied"), (others, "others", "copied")]),
+        panel(
+            "random tokens read again: nats more",
+            [(without_them, "induction", "copied"), (without_others, "others", "copied")],
+        ),
         panel(
             "prose: nats more",
             [
-                (f"a pair that came before,\n{mine}", "induction", "again"),
-                (f"a pair that came before,\n{others}", "others", "again"),
-                (f"other tokens,\n{mine}", "induction", "first"),
+                (f"a pair that came before,\n{without_them}", "induction", "again"),
+                (f"a pair that came before,\n{without_others}", "others", "again"),
+                (f"other tokens,\n{without_them}", "induction", "first"),
             ],
         ),
     )

@@ -67,7 +67,7 @@ def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = N
     before, roles = float(losses_without(lm, held_out).mean()), {role.head: role for role in label_page(lm).roles}
     torch.manual_seed(seed)  # the gates' draws
     gated = GatedHeads(lm.model, {layer: len(indices) for (_, layer), indices in lm.spec.heads.by_layer().items()})
-    kept, rise = list[list[str]](), {way: list[float]() for way in WAYS}
+    kept_heads, rise = list[list[str]](), {way: list[float]() for way in WAYS}
     for number, price in enumerate(PRICES):
         learn(gated, learnt, price, sizes.steps)
         gone = [head for head, is_kept in gated.kept.items() if not is_kept]
@@ -75,13 +75,13 @@ def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = N
         for way, sets in {"gates": [gone], "importance": [order[: len(gone)]], "random": drawn}.items():
             losses = [float(losses_without(lm, held_out, removed).mean()) for removed in sets]
             rise[way].append(float(np.mean(losses)) - before)
-        kept.append([str(head) for head in heads if head not in gone])
+        kept_heads.append([str(head) for head in heads if head not in gone])
         if tell is not None:
             tell(number + 1, len(PRICES))
     widest = sorted(heads, key=lambda head: -float(gated.location(head.layer)[head.index].detach()))
     return {
         "before": before,
-        "kept": kept,
+        "kept": kept_heads,
         "rise": rise,
         "groups": {str(head): group_of(roles[head]) for head in heads},
         "last": [f"{head} ({roles[head].name})" for head in widest[:LAST]],
