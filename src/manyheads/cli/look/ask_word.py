@@ -180,12 +180,14 @@ def _window_with(reading: inputs.Reading, asked_for: Sequence[str]) -> int:
             times[number] = sum(counts)
     if times:
         return min(times, key=times.__getitem__)
-    windows = f"the text is longer than the model's positions, and is read in {len(reading.pieces)} windows"
+    windows = f"{len(reading.pieces)} windows in which the text is read, since it is longer than the model's positions"
     absent = [word for word, spelling in zip(asked_for, spellings, strict=True) if not (known[word] or known[spelling])]
     if absent:
         near = " or ".join(map(repr, nearest(absent[0], known)))
-        raise TextError(f"there is no word {absent[0]!r} in any: {windows}.{f' Did you mean {near}?' if near else ''}")
-    raise TextError(f"no window holds both {' and '.join(map(repr, asked_for))}: {windows}. A head sees one at a time.")
+        near = f" Did you mean {near}?" if near else ""
+        raise TextError(f"there is no word {absent[0]!r} in the {windows}.{near}")
+    both = " and ".join(map(repr, asked_for))
+    raise TextError(f"none of the {windows}, holds both {both}. A head sees one at a time.")
 
 
 def show_word(answer: WordAnswer, as_json: bool, complete: bool) -> None:
