@@ -173,11 +173,11 @@ def _section(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) ->
         if count := sum(x.verdict == verdict for x in bars):
             rows.append(f"- {count} others ({verdict}): benchmarks/results.json, benchmarks/bars.py")
     if result is None:
-        measured = "no whole result yet"
+        measured = "No whole result yet"
     else:
         machine = f"{result['machine']}, torch {result['torch']}".split(", ")
         measured = ", ".join([result["date"], *(part for part in machine if part not in USUAL.split(", "))])
-    head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.{last and f' Each {last}.'}", ""]
+    head = [f"## {name.replace('_', ' ')}", "", f"{measured}.{last and f' Each {last}.'}", ""]
     return "\n".join([*head, *rows, ""])
 
 
