@@ -171,7 +171,7 @@ def _section(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) ->
     ]
     for verdict in sorted(short):
         if count := sum(x.verdict == verdict for x in bars):
-            rows.append(f"- {count} others ({verdict}): benchmarks/results.json, benchmarks/bars.py")
+            rows.append(f"- {count} others: {verdict} (benchmarks/results.json)")
     if result is None:
         measured = "No whole result yet"
     else:
