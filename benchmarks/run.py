@@ -163,21 +163,21 @@ def _section(name: str, result: Mapping[str, Any] | None, bars: list[Judged]) ->
     short = {"not measured", "met"} if len(bars) > LONG else {"not measured"}
     lasts = {x.bar.what.rpartition(", ")[2] for x in bars}
     last = lasts.pop() if len(bars) > 2 and len(lasts) == 1 else ""  # what all are against is said once
-    strong = {"missed": "**missed**"}
+    missed = {"missed": " (**missed**)"}  # the head of the page says that the others are met
     rows = [
-        f"- {x.bar.what.removesuffix(f', {last}')}: {x.measured}; {x.bar.limit} ({strong.get(x.verdict, x.verdict)})"
+        f"- {x.bar.what.removesuffix(f', {last}')}: {x.measured}; {x.bar.limit}{missed.get(x.verdict, '')}"
         for x in bars
         if x.verdict not in short
     ]
     for verdict in sorted(short):
         if count := sum(x.verdict == verdict for x in bars):
-            rows.append(f"- {count} others ({verdict}): benchmarks/results.json, benchmarks/bars.py")
+            rows.append(f"- {count} others: {verdict} (benchmarks/results.json)")
     if result is None:
-        measured = "no whole result yet"
+        measured = "No whole result yet"
     else:
-        machine = f"{result['machine']}, torch {result['torch']}"
-        measured = ", ".join([result["date"], *(() if machine == USUAL else (machine,))])
-    head = [f"## {name.replace('_', ' ')}", "", f"`{command_of(name)}`: {measured}.{last and f' Each {last}.'}", ""]
+        machine = f"{result['machine']}, torch {result['torch']}".split(", ")
+        measured = ", ".join([result["date"], *(part for part in machine if part not in USUAL.split(", "))])
+    head = [f"## {name.replace('_', ' ')}", "", f"{measured}.{last and f' Each {last}.'}", ""]
     return "\n".join([*head, *rows, ""])
 
 
