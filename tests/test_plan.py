@@ -320,7 +320,7 @@ def nested(depth, inner):
 
 @pytest.mark.parametrize("heads", [nested(900, "L1"), nested(100_000, "L1")], ids=["900", "100000"])
 def test_heads_however_deep_are_told(heads):
-    with pytest.raises((HeadError, PlanError), match="is not a head|lists in lists"):
+    with pytest.raises((HeadError, PlanError), match="is not a head|lists inside lists"):
         Plan.from_dict({"steps": [{"step": "ablate", "heads": heads}]})
 
 

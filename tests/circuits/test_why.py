@@ -485,7 +485,7 @@ def test_a_recording_of_the_text_is_the_text(fresh):
     (("L1H2", "cat", "dog", "dog"), TextError, "against='dog' is the key itself, 'dog' .4.: give another"),
     (("L1H2", 0), TextError, "L1H2 sees .* alone from .*: a weight of 1"),
     (("L0H2", "cat"), HeadError, "L0H2 is in the first layer, where the embedding alone has written"),
-    (("L1", "cat"), HeadError, "'L1' is 6 heads, and a weight is of one"),
+    (("L1", "cat"), HeadError, "'L1' is 6 heads, and a weight belongs to one"),
     (("L9H9", "cat"), HeadError, "L9H9"),
 ])  # fmt: skip
 def test_what_cannot_be_asked_is_one_line(arguments, error, message, fresh):

@@ -90,7 +90,7 @@ def test_json_is_one_document_with_everything(run):
     (("--lowest", "3", "--cache-bytes", "64", "--out", "smaller"), ("--lowest 3 and --cache-bytes 64 were both",)),
     (("--lowest", "0", "--out", "smaller"), ("--lowest 0: give a number of heads from 1, or a share",)),
     (("--lowest", "100%", "--out", "smaller"), ("--lowest 100%: give a number",)),
-    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% of the 72 heads of minilm is fewer than can "
+    (("--lowest", "1.2%", "--out", "smaller"), ("--lowest 1.2000% of the 72 heads of minilm is less than can "
         "be removed",)),
     (("--cache-bytes", "0", "--out", "smaller"), ("--cache-bytes 0: give a number of bytes from 1.",)),
     (("--cache-bytes", "64", "--out", "smaller"), ("--cache-bytes 64: minilm keeps no cache: give --lowest N",)),

@@ -97,7 +97,7 @@ def test_a_role_of_ones_own_comes_from_a_file(run, page_file, tmp_path):
     (("--corpus", "-", "--resume", "run"), "stdin cannot be resumed"),
     (("--resume", "."), "holds other.txt, which is not part of such a run"),
     (("--corpus", "other.txt", "--ask", "zzz"), "no head was asked for 'zzz'"),
-    (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not asked"),
+    (("--corpus", "other.txt", "--ask", "copying"), "is a probe, which was not run"),
 ])  # fmt: skip
 def test_bad_input_is_one_line_before_anything_is_loaded(run, monkeypatch, arguments, said):
     monkeypatch.setattr("manyheads.cli.roles.command.load_model", lambda *_: pytest.fail("loaded"))

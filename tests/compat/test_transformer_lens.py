@@ -244,7 +244,7 @@ def test_abs_is_for_causal_models_and_other_values_than_zero_and_one_are_warned_
     ({"detection_pattern": "copy_head"}, StatisticError, "'copy_head' is not a kind of head: use one of previous_to"),
     ({"error_measure": "rms"}, StatisticError, "error_measure='rms' is not a measure: use one of mul, abs"),
     ({"detection_pattern": torch.ones(3, 3)}, ShapeError, r"shape \(3, 3\) and weight above its diagonal"),
-    ({"detection_pattern": torch.eye(2)}, ShapeError, "is of 2 tokens, but text 0 has 3 .with what was prepended"),
+    ({"detection_pattern": torch.eye(2)}, ShapeError, "is for 2 tokens, but text 0 has 3 .with what was prepended"),
     ({"detection_pattern": torch.ones(3)}, ShapeError, r"has shape \(3,\): give a lower-triangular matrix"),
     ({"texts": "a " * 26}, TextError, "has 27 tokens: detect_head takes texts of more than 1 and fewer than the "),
     ({"texts": "a", "prepend_bos": False}, TextError, "has 1 tokens: detect_head takes texts of more than 1"),

@@ -76,7 +76,7 @@ def test_token_ids_are_the_texts_that_they_are_of(bert):
     plan = mh.Scale("L1H0", 0.5)
     found, want = (mh.effect(bert, plan, given, controls=0) for given in (mh.Inputs(ids=ids), TEXTS))
     assert np.array_equal(found.per_text, want.per_text)
-    refuses(TextError, "token 99999 is none of the", mh.record, bert, mh.Inputs(ids=[[1, 99999]]))
+    refuses(TextError, "token 99999 is not one of the", mh.record, bert, mh.Inputs(ids=[[1, 99999]]))
     refuses(TextError, "has 41 tokens, and .* has 40 positions: token ids are read as they are", mh.record,
             mh.load(tiny_bert(max_position_embeddings=40)), mh.Inputs(ids=[[1] * 41]))  # fmt: skip
     refuses(TextError, "holds no token, or a text without one", mh.record, bert, mh.Inputs(ids=[[1], []]))

@@ -179,7 +179,7 @@ def test_a_corpus_of_your_own_goes_before_the_texts_and_either_is_said_as_are_st
 @pytest.mark.parametrize(("options", "kind", "words"), [
     ({"metric": "speed"}, StatisticError, "metric='speed' is unknown: use one of loss, kl, cosine"),
     ({"metric": "class_loss"}, StatisticError, "metric='class_loss' needs labels="),
-    ({"labels": [0, 1, 0, 1]}, StatisticError, "needs a classifier, and LlamaForCausalLM is none"),
+    ({"labels": [0, 1, 0, 1]}, StatisticError, "needs a classifier, and LlamaForCausalLM is not one"),
     ({"labels": [0, 1]}, StatisticError, "needs a classifier"),
     ({"metric": lambda outputs, inputs: outputs.logits}, StatisticError, r"the metric gave \(\d, \d+, \d+\) for"),
     ({"metric": lambda outputs, inputs: "much"}, StatisticError, "the metric gave a str: give one number"),

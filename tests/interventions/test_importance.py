@@ -399,12 +399,12 @@ def test_agreement_is_spearmans_with_shared_ranks_for_ties(fresh):
     p, q = np.random.default_rng(draw(fresh)).permutation(n), np.random.default_rng(draw(fresh)).permutation(n)
     classic = 1 - 6 * ((p - q) ** 2).sum() / (n * (n * n - 1))  # without ties
     assert abs(rank_correlation(np.exp(p / 5.0), q * 3.0) - classic) < 1e-12
-    refuses(StatisticError, "all values are alike", rank_correlation, a, np.ones(5))
+    refuses(StatisticError, "all values are equal", rank_correlation, a, np.ones(5))
     one, other = (
         made(loaded(name, draw(fresh)), np.arange(float(count))) for name, count in (("bert", 10), ("vit", 6))
     )
     assert one.agreement(one) == pytest.approx(1)
-    refuses(StatisticError, "of different heads", one.agreement, other)
+    refuses(StatisticError, "have different heads", one.agreement, other)
 
 
 @pytest.mark.slow  # test_taps holds threads apart
@@ -657,7 +657,7 @@ def test_as_many_heads_go_as_the_loss_allows_and_the_next_larger_number_is_over_
     refuses(HeadError, f"not even {next(iter(got.groups))} can go", lowest_heads, trained, LLAMA_TEXTS, loss=0.0)
     for loss in (-0.01, float("nan"), float("inf")):
         refuses(PlanError, f"loss={loss}: give the nats a token", lowest_heads, trained, LLAMA_TEXTS, loss=loss)
-    refuses(PlanError, "count=2 and loss=0.1: give one of them", lowest_heads, trained, LLAMA_TEXTS, 2, loss=0.1)
+    refuses(PlanError, "count=2 and loss=0.1: give only one", lowest_heads, trained, LLAMA_TEXTS, 2, loss=0.1)
     refuses(StatisticError, "metric='kl' is", lowest_heads, trained, LLAMA_TEXTS, loss=0.1, metric="kl")
 
 

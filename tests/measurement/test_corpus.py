@@ -584,7 +584,7 @@ def test_files_that_do_not_add_are_named(one_layer, tmp_path):
         mh.HeadSums(one_layer, names).update(corpus.shard(index, 2)).save(path)
     (whole,) = merged_sums(paths[:2])
     assert_equal_to_one_run(whole.table(), mh.measure(one_layer, corpus, "entropy"))
-    message = r"a\.sums and .*c\.sums do not add, .* \(entropy in .*a\.sums, distance in"
+    message = r"a\.sums and .*c\.sums cannot be added, .* \(entropy in .*a\.sums, distance in"
     refuses(StatisticError, message, merged_sums, [paths[0], paths[2]])
     refuses(StatisticError, r"a\.sums and .*d\.sums both hold shard 0/2", merged_sums, [paths[0], paths[1], paths[3]])
 
@@ -602,7 +602,7 @@ def test_what_is_no_part_is_refused_in_one_line(one_layer, tmp_path, monkeypatch
     with pytest.raises(FileAccessError, match=r"is a folder: name a file of sums; .* finished\.safetensors, which"):
         mh.HeadSums.open(tmp_path)
     mh.HeadSums(one_layer, "entropy").update(as_corpus(["the cat"]).shard(0, 1), resume=tmp_path / "run" / "texts")
-    with pytest.raises(FileAccessError, match=r"of a run that is done, \S*run.texts.finished\.safetensors\."):
+    with pytest.raises(FileAccessError, match=r"for a run that is done, \S*run.texts.finished\.safetensors\."):
         mh.HeadSums.open(tmp_path / "run")
     (tmp_path / "b.sums").write_bytes(path.read_bytes()[:-9])
     with pytest.raises(StatisticError, match=r"b\.sums holds no sums of heads that can be read: .* is cut off"):

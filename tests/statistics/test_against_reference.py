@@ -565,7 +565,7 @@ def test_maxima_are_not_added_up():
     sums = Sums.of(num, den, [2, 4, 6], 9, (0,)) + Sums.of(num - 1, den, [3, 5, 7], 9, (0,))
     assert sums.value()[0, 0, 0] == -3.0, "negative, and the text without a value (0 of 0) counts for nothing"
     assert (sums.value(0)[0, 0, 0], sums.value(1)[0, 0, 0]) == (-3.0, -4.0)
-    with pytest.raises(StatisticError, match="do not add"):
+    with pytest.raises(StatisticError, match="cannot be added"):
         sums + Sums.of(num, den, [2, 4, 6], 9)
 
 

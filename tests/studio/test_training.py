@@ -353,7 +353,7 @@ def test_a_head_writes_and_listens_as_the_library_says(lm):
     assert np.allclose([path.effect for path in heard.paths], [path.value for path in paths]) and len(paths) == 24
     first = circuits.paths(lm, ask(OneHeadAsk, head="L0H2"), progress=quiet)
     assert first.paths == [] and "listens to no head" in first.words
-    with pytest.raises(TextError, match="asked of an answer"):
+    with pytest.raises(TextError, match="measured for an answer"):
         circuits.writing(lm, ask(OneHeadAsk, head="L3H5", right="", wrong=""), progress=quiet)
 
 

@@ -178,7 +178,8 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
         for name, meaning, source, kind in KINDS:
             detail = f" ({relation.rule})" if name.endswith("rule") else ""
             if name == "to_governor.mode":
-                detail = f" ({relation.modal:+d}; {relation.modal_left:+d} for a head that sees nothing ahead)"
+                ahead = f"; {relation.modal_left:+d} where nothing ahead is seen" if relation.rule_left else ""
+                detail = f" ({relation.modal:+d}{ahead})"
             columns.append((f"{relation.name}.{name}", f"{relation.name}: {meaning}{detail}", source, kind))
     counted = frozenset(name.partition(".")[2] for name in requested)
     block = Block("syntax", lambda facts: _columns(facts, surveyed, counted))
