@@ -110,6 +110,14 @@ def assert_surveyed(texts: Sequence[Text], relations: Sequence[Relation], min_ar
             for pos in tags
         }
         assert hits[each.rule.side, each.rule.pos] == max(hits.values())
+        back = {
+            (side, pos): sum(nearest(text, head, side, pos) == at for text, at, head in linked[each.name])
+            for side in (-1, 1)
+            for pos in tags
+        }
+        assert each.down is not None and back[each.down.side, each.down.pos] == max(back.values())
+        if each.down_left is not None:
+            assert back[-1, each.down_left.pos] == max(back[-1, pos] for pos in tags) and each.down_left.side < 0
         lefts = {pos for _, dependent, head in linked[each.name] if head < dependent for pos in tags}
         if each.rule_left is None:
             assert not lefts
@@ -188,12 +196,13 @@ def one_way(
     yield ".mode", always(at_mode, num_heads)
     if not at_mode:
         yield ".off_mode", among.are([target])
+    best, left = (relation.rule, relation.rule_left) if way == 1 else (relation.down, relation.down_left)
+    rule = left if causal else best
+    assert rule is not None, "an arc that a causal head sees has its other end to the left"
+    by_rule = nearest(text, row, rule.side, rule.pos) == target
+    yield ".rule", always(by_rule, num_heads)
     if way == 1:
         yield ".norm", winners(looks.moved[:, row], sees, looks.moved_beside[:, row]).are([target])
-        rule = relation.rule_left if causal else relation.rule
-        assert rule is not None, "an arc that a causal head sees has its governor to the left"
-        by_rule = nearest(text, row, rule.side, rule.pos) == target
-        yield ".rule", always(by_rule, num_heads)
         if not by_rule:
             yield ".off_rule", among.are([target])
 

@@ -59,6 +59,7 @@ KINDS = (
     ("to_dependent.relabelled", "another word of the right part of speech, by the relation's offsets", OURS, "chance"),
     ("to_dependent.uniform", "any other word", CLARK, "chance"),
     ("to_dependent.mode", "the word at the most frequent offset", CLARK, "chance"),
+    ("to_dependent.rule", "the nearest word of one part of speech on one side", OURS, "chance"),
     ("received", "who looks at the dependent most is its governor", f"{CLARK}, as in its code", "statistic"),
 )
 """What is counted of each relation, in the order of a block's columns."""
@@ -88,7 +89,8 @@ class Rule:
 class Relation:
     """One relation as the survey saw it. `offsets[o]`: how many governors lie at `o - FAR` from their dependents.
 
-    `rule`: the best of all; `rule_left`: the best to the left, for heads that see no more, if any governor lies there.
+    `rule`: the best guess at a governor; `rule_left`: the best to the left, for heads that see no more, if any governor
+    lies there. `down` and `down_left`: the same for guesses at a dependent.
     """
 
     name: str
@@ -96,11 +98,23 @@ class Relation:
     offsets: tuple[int, ...]
     rule: Rule
     rule_left: Rule | None = None
+    down: Rule | None = None
+    down_left: Rule | None = None
+
+    def rule_of(self, way: int, causal: bool) -> Rule:
+        """The rule that a head is compared with. `way`: 1 from dependent to governor, -1 back."""
+        best, left = (self.rule, self.rule_left) if way > 0 else (self.down or self.rule, self.down_left)
+        return left if causal and left is not None else best
+
+    def rule_words(self, way: int) -> str:
+        """The rule in words, and the one of a head that sees nothing ahead where that is another."""
+        best, left = self.rule_of(way, False), self.rule_of(way, True)
+        return str(best) if left == best else f"{best}; {left} where nothing ahead is seen"
 
     def to_dict(self) -> Json:
         """Plain data for JSON: `offsets` has a count for each offset that occurs."""
         counts = {str(index - FAR): count for index, count in enumerate(self.offsets) if count}
-        return {"name": self.name, "num_arcs": self.num_arcs, "offsets": counts, "rule": str(self.rule)}
+        return {"name": self.name, "num_arcs": self.num_arcs, "offsets": counts, "rule": self.rule_words(1)}
 
     def __repr__(self) -> str:
         return brief(f"Relation({self.name}: {plural(self.num_arcs, 'arc')}, modal {self.modal:+d}, {self.rule})")
@@ -134,6 +148,7 @@ def survey_syntax(golds: Iterable[Gold | None], min_arcs: int = MIN_ARCS) -> tup
     """The relations that are frequent enough, sorted by name. A word that depends on no word of its text has none."""
     offsets: dict[str, Counter[int]] = {}
     hits: dict[str, Counter[Rule]] = {}
+    down: dict[str, Counter[Rule]] = {}
     for gold in golds:
         if gold is None or not gold.has_syntax:
             continue
@@ -146,14 +161,21 @@ def survey_syntax(golds: Iterable[Gold | None], min_arcs: int = MIN_ARCS) -> tup
             between = tags[min(number, word.head) + 1 : max(number, word.head)]
             # Rules that never hit are candidates too, with 0 hits: a relation may have no other.
             hits.setdefault(word.relation, Counter())[rule] += rule.pos not in between
+            back = Rule(-rule.side, tags[number])
+            down.setdefault(word.relation, Counter())[back] += back.pos not in between
     relations = []
     for name in sorted(name for name, counts in offsets.items() if counts.total() >= min_arcs):
         counts = tuple(offsets[name][offset] for offset in range(-FAR, FAR + 1))
-        # Equal hits: by part of speech, then to the right, so that the order of sentences decides nothing.
-        best = sorted(hits[name], key=lambda rule: (hits[name][rule], _pos_number(rule.pos), rule.side), reverse=True)
-        left = next((rule for rule in best if rule.side < 0), None)
-        relations.append(Relation(name, offsets[name].total(), counts, best[0], left))
+        (rule, left), (back, back_left) = _best(hits[name]), _best(down[name])
+        relations.append(Relation(name, offsets[name].total(), counts, rule, left, back, back_left))
     return tuple(relations)
+
+
+def _best(hits: Counter[Rule]) -> tuple[Rule, Rule | None]:
+    """The rule that hits most, and of those to the left, if there are any."""
+    # Equal hits: by part of speech, then to the right, so that the order of sentences decides nothing.
+    rules = sorted(hits, key=lambda rule: (hits[rule], _pos_number(rule.pos), rule.side), reverse=True)
+    return rules[0], next((rule for rule in rules if rule.side < 0), None)
 
 
 def _pos_number(pos: str) -> int:
@@ -176,7 +198,11 @@ def syntax_statistics(relations: Sequence[Relation], names: Iterable[str] | None
     columns = []
     for relation in surveyed:
         for name, meaning, source, kind in KINDS:
-            detail = f" ({relation.rule})" if name.endswith("rule") else ""
+            detail = (
+                f" ({relation.rule_words(-1 if name.startswith('to_dependent') else 1)})"
+                if name.endswith("rule")
+                else ""
+            )
             if name == "to_governor.mode":
                 ahead = f"; {relation.modal_left:+d} where nothing ahead is seen" if relation.rule_left else ""
                 detail = f" ({relation.modal:+d}{ahead})"
@@ -306,7 +332,7 @@ def _ends(layer: Looks, arcs: Arcs, row: Tensor, target: Tensor, relations: Sequ
         for relation in relations
     ]
     modal = torch.tensor(offsets, dtype=torch.long)
-    rules = [(relation.rule_left or relation.rule) if causal else relation.rule for relation in relations]
+    rules = [relation.rule_of(way, causal) for relation in relations]
     table = torch.stack([relation.chances for relation in relations]) if relations else torch.zeros(0, 2 * FAR + 1)
     likely = table[arcs.relation[:, None], away.clamp(-FAR, FAR) + FAR]
     # Of the right part of speech, drawn by offset: everything that position and word class could tell is chance.
