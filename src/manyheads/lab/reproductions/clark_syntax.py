@@ -121,7 +121,7 @@ def notes_of(by_model: Mapping[str, Mapping[str, Found]], count: int) -> tuple[s
     return tuple(
         f"{name}, {count:,} sentences, half of them for choosing: "
         + few([
-            f"{relation} {one.score:.0%} by {one.head} ({one.chance:.0%})"
+            f"{relation}, {WORDS[one.question]}, {one.score:.0%} by {one.head} ({one.chance:.0%})"
             for relation, one in sorted(relations.items(), key=lambda item: item[1].chance - item[1].score)
         ], 12)
         + "."
