@@ -82,6 +82,7 @@ PLACES = tuple(
 
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*(?<!\.json)(?<!\.gguf)")
 GGUF_MATRIX = re.compile(r"blk\.\d+\.(attn_(q|k|v|qkv|output)|ffn_(gate|up|down)(_(sh)?exps?)?)\.weight")
+GGUF_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 KEY_NORM = re.compile(r"\bk_(layer)?norm")
 
 
@@ -277,7 +278,9 @@ def _of_gguf(file: GgufFile, name: str) -> Architecture:
             f"{file.path} is damaged: its keys mean {architecture.num_parameters:,} parameters, and its tensors hold "
             f"{num_numbers:,}. Copy or fetch it again."
         )
-    stored = Stored(file.formats_in_words, others[1] / others[0], matrices[1] / (matrices[0] or 1), MATRICES)
+    # All of one dtype: by its name, which the cache then takes as well.
+    form = GGUF_DTYPES.get(next(iter(file.formats))) if len(file.formats) == 1 else None
+    stored = Stored(form or file.formats_in_words, others[1] / others[0], matrices[1] / (matrices[0] or 1), MATRICES)
     counted = f"numbers are counted as asked; the file holds {stored.form}, which is dtype=published"
     because = (f"{architecture.family}, by the keys of {file.path.name}", *architecture.because[1:], counted)
     return replace(architecture, name=name, because=because, stored=stored)

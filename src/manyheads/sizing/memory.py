@@ -2,10 +2,9 @@
 
 Counted are the weights in their dtype; the cache as it is set aside beforehand (a window has a place for the newest
 token as well), with states that do not grow; and a share of the memory that stays free, 10 % unless said, for what is
-not
-counted: activations, the logits of a prompt, the runtime, fragments. vLLM leaves as much by default
-(`gpu_memory_utilization` of 0.9). Gradients and optimisers are not counted,
-nor the scales of quantised numbers, unless weights are sized as they are published.
+not counted: activations, the logits of a prompt, the runtime, fragments. vLLM leaves as much by default
+(`gpu_memory_utilization` of 0.9). Gradients and optimisers are not counted, nor the scales of quantised numbers, unless
+weights are sized as they are published.
 """
 
 from __future__ import annotations

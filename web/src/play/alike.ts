@@ -74,7 +74,7 @@ export class AlikeScene implements Scene {
     const { steps, items, kind } = this.data;
     const list = (values: readonly number[]) => values.map((_, i) => i).sort((a, b) => values[b]! - values[a]!).slice(0, LISTED);
     return {
-      caption: kind === "guesses" ? "The likeliest next tokens at each tenth" : "The nearest sentences at each tenth",
+      caption: kind === "guesses" ? "The likeliest next tokens at each step" : "The nearest sentences at each step",
       head: ["alike", ...Array.from({ length: Math.min(LISTED, items.length) }, (_, i) => `${i + 1}.`)],
       rows: steps.map(({ share: part, values }) => [share(part), ...list(values).map((i) => `${items[i]} ${values[i]!.toFixed(4)}`)]),
     };

@@ -685,7 +685,7 @@ def _table(looked: LookResult, console: Console) -> list[Text]:
             (
                 "chance",
                 "the same with attention spread evenly, or with the words shuffled: the higher of the two (broad: "
-                "100 %, an even spread, which such a head comes near to)",
+                "100 %, an even spread, the most that can be)",
             ),
             ("(local?)", "unlabelled; in brackets the role that it came nearest to"),
         ]

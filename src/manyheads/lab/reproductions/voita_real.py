@@ -67,6 +67,7 @@ def measured(lm: LoadedModel, sizes: Sizes, seed: int, tell: Progress | None = N
     before, roles = float(losses_without(lm, held_out).mean()), {role.head: role for role in label_page(lm).roles}
     torch.manual_seed(seed)  # the gates' draws
     gated = GatedHeads(lm.model, {layer: len(indices) for (_, layer), indices in lm.spec.heads.by_layer().items()})
+    gated.to(lm.device)
     kept_heads, rise = list[list[str]](), {way: list[float]() for way in WAYS}
     for number, price in enumerate(PRICES):
         learn(gated, learnt, price, sizes.steps)

@@ -175,9 +175,9 @@ def chart(by_seed: Sequence[Mapping[str, Any]]) -> Chart:
         f"passkeys far from their questions; by how many heads are set to zero; seeds: {len(by_seed)}",
         panels=(
             panel("top", "recall", "questions answered, highest retrieval scores masked", 1.0),
-            panel("random", "recall", "questions answered, as many other heads masked", 1.0),
+            panel("random", "recall", "questions answered, the same number of others masked", 1.0),
             panel("top", "loss_words", "nats a word, highest retrieval scores masked", None),
-            panel("random", "loss_words", "nats a word, as many other heads masked", None),
+            panel("random", "loss_words", "nats a word, the same number of others masked", None),
         ),
         notes=(
             f"Of other heads the mean of {DRAWS} draws a seed. Dots are seeds, strokes their means, bars one standard "

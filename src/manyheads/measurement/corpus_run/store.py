@@ -363,7 +363,7 @@ def left_in(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def as_part(tensors: dict[str, Tensor], words: dict[str, Any]) -> tuple[BatchPart | RunTotal, Basis]:
-    """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is not part."""
+    """What a part holds, and what it rests on. Raises any of `NOT_AS_WRITTEN` for what is not a part."""
     kind = {"batch": BatchPart, "sums": RunTotal}[words["holds"]]
     part, basis = kind.read(tensors, words), Basis.read(words)
     if "num" in tensors and tensors["num"].shape[2] != len(basis.statistics):

@@ -383,8 +383,8 @@ def _name_unsoftened(second: Product, tensor: Tensor, scores: Scores) -> None:
         return
     left, right, out = second.axes
     own, other, values = (left, right, second.right) if second.left is tensor else (right, left, second.left)
-    if own[-1] not in other or own[-1] in out:
-        return
+    if own[-1] not in other or own[-1] in out or values.ndim < tensor.ndim:
+        return  # a matrix without the axes of the scores is weights, however it was made
     if any(_is_parameter(x, owner) for x in (first.left, first.right, values) for owner in RUNNING.modules):
         return
     for tap in OPEN.on(module):
@@ -409,7 +409,7 @@ def _read_values(product: Product | None, tensor: Tensor, weights: Weights, resu
             raise UnreadError(weights.unread)
         if product is None:
             raise UnreadError("its second product multiplies more than two tensors")
-        # Products as well, may be modules of their own: the attention is of the one that holds both.
+        # Products may also be modules of their own: the attention belongs to the one that holds both.
         within = (owner for owner in reversed(RUNNING.modules) if weights.scores.module in {*owner.modules()})
         if (owner := next(within, None)) is None:
             raise UnreadError("its two products are made by modules that have nothing in common")

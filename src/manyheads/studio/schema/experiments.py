@@ -132,7 +132,7 @@ class BlendStep(AnswerBody):
 
 
 class Blend(AnswerBody):
-    """All heads on their way to one map, in eleven steps.
+    """All heads on their way to one map, in two to eleven steps.
 
     `maps`: base64 of uint16, little-endian, [11, heads, side, side] of `layer`: a share is u / 65,534, 65,535 is a cell
     that is not seen; `exact` unless the text is longer than `side`, and a cell is then the mean of a block.

@@ -266,7 +266,7 @@ def add_routes(app: FastAPI, desk: StudioSession) -> None:
     # A route of its own: a plan and its controls are another question, and have another answer.
     @app.post("/api/experiments/blend", status_code=202)
     async def blend_heads(ask: BlendAsk) -> Job:
-        """Let all heads of each layer use more and more of one head's map, in eleven steps."""
+        """Let all heads of each layer use more and more of one head's map, in two to eleven steps."""
         desk.workspace.place_of(ask.model)
         return await start("blend", lambda report: desk.blend(ask, report))
 

@@ -145,7 +145,7 @@ export class Client {
     return this.#post("/api/experiments", body);
   }
 
-  /** All heads of each layer on their way to one map, in eleven steps. */
+  /** All heads of each layer on their way to one map, in two to eleven steps. */
   startBlend(body: RequestBody<BlendAsk, "model" | "text">): Promise<Job> {
     return this.#post("/api/experiments/blend", body);
   }
