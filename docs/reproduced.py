@@ -69,7 +69,7 @@ FIRST: dict[str, tuple[Shown | None, Shown | None]] = {
         Shown("olsson-phase", "in-context score, two layers over one, nats", "nats, two layers over one"),
         Shown("olsson-induction", "... how much it weakens without induction heads", "nats weaker without them"),
     ),
-    "heads link the words of a relation better than position does": (
+    "heads link the words of a relation better than a fixed offset does": (
         None,
         Shown("clark-syntax.en_ewt-ud-dev", "smollm2: relations", "of the relations"),
     ),

@@ -123,8 +123,9 @@ def test_a_relations_head_is_chosen_on_one_half_and_scored_on_the_other():
         "det.to_governor.given": [nan, nan, nan], "det.to_governor.mode": [0.1] * 3, "det.to_governor.rule": [0.2] * 3,
         "det.to_dependent.given": [0.3, 0.9, 0.8], "det.to_dependent.mode": [0.6] * 3,
         "obj.to_governor.given": [0.5, 0.2, 0.4], "obj.to_governor.mode": [0.1] * 3,
-        "obj.to_governor.rule": [0.45] * 3,
+        "obj.to_governor.rule": [0.49] * 3,
         "obj.to_dependent.given": [0.1, 0.3, 0.2], "obj.to_dependent.mode": [0.05] * 3,
+        "obj.to_dependent.rule": [0.27] * 3,  # the head gains more than the other way, and is 0.03 above
         "aux.to_governor.given": [0.9, 0.2, 0.4], "aux.to_governor.mode": [0.1] * 3,
         "amod.to_governor.given": [0.5, 0.2, 0.4], "amod.to_governor.mode": [0.1] * 3,
     }  # fmt: skip
@@ -132,11 +133,20 @@ def test_a_relations_head_is_chosen_on_one_half_and_scored_on_the_other():
     choosing, scoring = half(columns), half({name: x + 0.01 for name, x in columns.items() if "amod" not in name})
     found = clark_syntax.found_in(choosing, scoring)
     assert found == {
-        "det": (Head("", 0, 1), "to_dependent", pytest.approx(0.91), pytest.approx(0.61)),
-        "obj": (Head("", 0, 1), "to_dependent", pytest.approx(0.31), pytest.approx(0.06)),  # by more than the other way
+        "det": (
+            Head("", 0, 1),
+            "to_dependent",
+            pytest.approx(0.91),
+            pytest.approx(0.61),
+            pytest.approx(nan, nan_ok=True),
+        ),
+        "obj": (Head("", 0, 1), "to_dependent", pytest.approx(0.31), pytest.approx(0.06), pytest.approx(0.28)),
     }
-    first, *rows = clark_syntax.rows_of({"a model": found})
-    assert first.values == (1.0,) and [row.values for row in rows] == [(pytest.approx(0.91),), (pytest.approx(0.31),)]
+    first, second, *rows = clark_syntax.rows_of({"a model": found})
+    assert (first.values, second.values) == ((1.0,), (0.5,)) and [row.values for row in rows] == [
+        (pytest.approx(0.91),),
+        (pytest.approx(0.31),),
+    ]
 
 
 def test_a_file_without_annotations_is_refused_before_anything_is_made(tmp_path):
