@@ -156,7 +156,7 @@ def chart(by_model: Mapping[str, Mapping[str, Found]]) -> Chart:
         lines = []
         for words, gains in (
             ("a fixed offset", [one.score - one.offset for one in relations.values()]),
-            ("the nearest word as well", [one.score - one.chance for one in relations.values()]),
+            ("nearest word too", [one.score - one.chance for one in relations.values()]),
         ):
             places = tuple(float(place) for place in range(1, len(gains) + 1))
             lines.append(Line(words, places, tuple(sorted(gains, reverse=True)), bold=words.startswith("a fixed")))

@@ -1,4 +1,4 @@
-// openapi.json sha256:74a02114b1ad40fb5b984fa7de65546727b808bc785f75557b9390720748cd24
+// openapi.json sha256:7b9f6ee7e72e63296528326611a2f13c1164804efc04409fc6ee441102230ccc
 export interface paths {
     "/api/circuits/alone": {
         parameters: {
@@ -151,7 +151,7 @@ export interface paths {
         put?: never;
         /**
          * Blend Heads
-         * @description Let all heads of each layer use more and more of one head's map, in eleven steps.
+         * @description Let all heads of each layer use more and more of one head's map, in two to eleven steps.
          */
         post: operations["blend_heads"];
         delete?: never;
@@ -1030,7 +1030,7 @@ export interface components {
         };
         /**
          * Blend
-         * @description All heads on their way to one map, in eleven steps.
+         * @description All heads on their way to one map, in two to eleven steps.
          *
          *     `maps`: base64 of uint16, little-endian, [11, heads, side, side] of `layer`: a share is u / 65,534, 65,535 is a cell
          *     that is not seen; `exact` unless the text is longer than `side`, and a cell is then the mean of a block.
