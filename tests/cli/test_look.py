@@ -116,7 +116,7 @@ def test_the_summary_says_what_it_rests_on(run, labels):
         "minilm · 6 layers x 12 heads · 22.7 million parameters",
         f'"{TEXT}" · 14 tokens',
         f"rest on {labels.num_texts} bundled texts, {labels.num_tokens:,} tokens; shipped with manyheads, measured",
-        "the higher of the two (broad: 100 %, an even spread, which such a head comes near to)",
+        "the higher of the two (broad: 100 %, an even spread, the most that can be)",
         "weights exact: the model's own fused kernel returned the lse (torch's CPU kernel)",
         "What the 72 heads do",
         "[CLS] draws",

@@ -98,7 +98,7 @@ def test_the_list_has_every_statistic_and_a_treebanks(run, ewt_like):
     ran = run("stats", "--list")
     assert [line.split()[0] for line in ran.lines[: len(STATISTICS)]] == list(STATISTICS)
     listed = json.loads(run("stats", "--list", "--corpus", ewt_like, "--statistics", "det.*", "--json").out)
-    assert len(listed["statistics"]) == 17 and listed["statistics"][0]["name"] == "det.to_governor"
+    assert len(listed["statistics"]) == 18 and listed["statistics"][0]["name"] == "det.to_governor"
     assert_refused(run("stats", TEXT, "--list"), "--list needs no text")
     assert_refused(run("stats", "entropy", "previous_mas"), "'entropy previous_mas' stands where the text does",
                    "--statistics entropy,previous_mass.")  # fmt: skip

@@ -161,7 +161,8 @@ def test_the_guesses_are_the_likeliest_next_tokens_before_and_after(fresh):
     verb = "still" if first == best else "no longer"
     assert found.headline.startswith(f"Without L*, it {verb} guesses “{name}” (")
     assert found.beside.endswith("Nothing to compare with: no random heads were run.")
-    assert {guess.token for guess in found.guesses} == names.keys() and len(found.guesses) == len(want) >= experiments.GUESSES
+    assert {guess.token for guess in found.guesses} == names.keys()
+    assert len(found.guesses) == len(want) >= experiments.GUESSES
     for guess in found.guesses:
         i = names[guess.token]
         assert abs(guess.before - float(p[i])) < SAME and abs(guess.after - float(q[i])) < SAME
